@@ -1,0 +1,1 @@
+"""Engines that serve token ids, behind one protocol."""

@@ -1,0 +1,93 @@
+"""What the mesh asks of an engine.
+
+An engine is handed token ids and gives token ids back; it never reports energy. Its work is proportional to the tokens
+it makes. Everything it says about itself (`EngineBlock`) is known before the serve and sealed with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from mesh.schema.ids import ContentId
+from mesh.schema.outcome import Fidelity, ServeOutcome
+from mesh.schema.request import ServeRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What an engine gives back: all ids it made, in order, the terminating one included, and the outcome.
+
+    `margins`, where the engine knows them, has one entry per token: the distance between the best two logits at that
+    position, before sampling. 0.0 is an exact tie. None where a bias, penalty or grammar makes it meaningless.
+    """
+
+    tokens: tuple[int, ...]
+    outcome: ServeOutcome
+    margins: tuple[float, ...] | None = None
+
+
+class TokenSink(Protocol):
+    """Where an engine puts tokens as it makes them, and where it hears that nobody wants more."""
+
+    cancelled: asyncio.Event
+
+    def put(self, token: int) -> None:
+        """Hand over the next committed id. Never blocks; what is put must be what `Served.tokens` says."""
+        ...
+
+
+class ServingEngine(Protocol):
+    """A backend. The attributes are constant while `process` is; an engine that restarts draws a new `process`."""
+
+    backend_id: str
+    recipe_id: str
+    fidelity: Fidelity
+    est_uj_per_token: int | None  # microjoules; None where nobody could say
+    weights_digest: ContentId | None  # known before serving; what a grant is decided over
+    template_digest: ContentId | None
+    precision: str | None
+    settings: Mapping[str, Any]  # everything that moves its numbers; digested into the receipt
+    process: bytes  # 16 bytes, random per start
+    context_tokens: int  # prompt and output together
+    slots: int  # serves that may run at once
+
+    def deterministic(self, request: ServeRequest) -> bool:
+        """Whether this request would give the same ids again. False unless known."""
+        ...
+
+    def refusal(self, request: ServeRequest) -> str | None:
+        """Why this engine cannot do what the request asks, naming the field; None where it can."""
+        ...
+
+    async def ready(self) -> None:
+        """Check, before any intent is written, that a serve can start now: the process lives, the weights files are the
+        ones that were digested. Raises EngineUnavailable or WeightsChanged."""
+        ...
+
+    async def serve(self, request: ServeRequest, prompt: Sequence[int], sink: TokenSink) -> Served:
+        """Serve `prompt` (token ids). When `sink.cancelled` is set, stop within a token and return what was made with
+        finish `cancelled`. Raises EngineFailed, EngineUnavailable or WeightsChanged."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class TextEngine(Protocol):
+    """An engine that also owns the text side of its model: the chat template and the vocabulary."""
+
+    async def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The prompt text of a conversation that ends with the assistant's turn to speak. Raises BadRequest where the
+        model has no template (code `no_chat_template`) or its template refuses the messages (`template_error`)."""
+        ...
+
+    async def encode(self, text: str, *, special: bool) -> list[int]:
+        """Token ids of `text`; with `special`, control tokens spelled in it count as such (rendered chats)."""
+        ...
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that one id adds to the text; control tokens add none. Raises BadRequest for an unknown id."""
+        ...

@@ -1,0 +1,222 @@
+"""The one error root and its tree.
+
+    MeshError
+    ├── Invalid                    the thing is wrong, whoever looks at it
+    │   ├── EncodingError          bytes are not the one canonical CBOR encoding of a value
+    │   ├── SchemaError            a field is missing, unknown, of the wrong type or out of range
+    │   ├── EnvelopeError          a signed envelope is wrong; one class per step of the check
+    │   │   ├── StructureError     not a tagged COSE_Sign1 of four elements
+    │   │   ├── CanonicalError     the right values in other bytes
+    │   │   ├── HeaderError        a header says something that this format does not allow
+    │   │   ├── SignatureError     the signature does not hold, or the key cannot sign anything
+    │   │   └── PayloadError       well signed, but not the object that the header names
+    │   ├── SequenceError          receipts that should follow one another do not
+    │   └── ModelFileError         a model file is malformed, truncated or of an unsupported kind
+    ├── Undecidable                could not be checked with what is at hand
+    │   └── UntrustedSteward       nobody vouched for the key
+    ├── Refused                    a request was turned down before any work
+    │   ├── BadRequest             the request is wrong
+    │   │   └── ContextLengthExceeded
+    │   ├── Unauthorized           no credential, or one that nobody knows
+    │   ├── Forbidden              the credential does not reach this far
+    │   ├── NotFound               no such model, receipt, serve or settings document
+    │   ├── Conflict               the idempotency key is in use
+    │   ├── NoCandidate            no backend may serve this; each one's reason is listed
+    │   └── Overloaded             try again later
+    ├── EngineError                an engine failed
+    │   ├── EngineUnavailable      it cannot take a serve now
+    │   │   └── WeightsChanged     the model files are no longer the ones that were digested
+    │   ├── EngineFailed           it died or broke its protocol in mid-serve
+    │   └── EngineUnsupported      this machine or library cannot run it
+    ├── MeterError                 a meter cannot be read
+    ├── LedgerError                the ledger cannot be used
+    │   ├── LedgerLocked           another process owns it
+    │   ├── LedgerVersion          it was written by a newer format
+    │   ├── LedgerCorrupt          it contradicts itself or its last signed checkpoint
+    │   └── LedgerUnwritable       the disk is full or read-only; nothing may be served
+    ├── KeyFileError               the signing key is missing, malformed or readable by others
+    └── UsageError                 a command line or configuration that cannot be followed
+
+"Wrong" and "could not be checked" are different branches on purpose: an auditor acts on the first and asks for more
+on the second. Each class has a stable `code` that commands, HTTP answers and vectors use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class MeshError(Exception):
+    """Root of every error this package raises on purpose. The message names the object, the fault, and expected
+    against got, in lower case."""
+
+    code = "mesh"
+
+
+class Invalid(MeshError):
+    code = "invalid"
+
+
+class EncodingError(Invalid):
+    code = "encoding"
+
+
+class SchemaError(Invalid):
+    code = "schema"
+
+
+class EnvelopeError(Invalid):
+    code = "envelope"
+
+
+class StructureError(EnvelopeError):
+    code = "structure"
+
+
+class CanonicalError(EnvelopeError):
+    code = "canonical"
+
+
+class HeaderError(EnvelopeError):
+    code = "header"
+
+
+class SignatureError(EnvelopeError):
+    code = "signature"
+
+
+class PayloadError(EnvelopeError):
+    code = "payload"
+
+
+class SequenceError(Invalid):
+    code = "sequence"
+
+
+class ModelFileError(Invalid):
+    """`field` names the header field or tensor, `offset` the byte where it starts, where they are known."""
+
+    code = "model-file"
+
+    def __init__(self, message: str, *, field: str | None = None, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+        self.offset = offset
+
+
+class Undecidable(MeshError):
+    code = "undecidable"
+
+
+class UntrustedSteward(Undecidable):
+    code = "trust"
+
+
+class Refused(MeshError):
+    """`param` is the request field at fault, where there is one."""
+
+    code = "refused"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class BadRequest(Refused):
+    code = "bad_request"
+
+
+class ContextLengthExceeded(BadRequest):
+    code = "context_length_exceeded"
+
+
+class Unauthorized(Refused):
+    code = "unauthorized"
+
+
+class Forbidden(Refused):
+    code = "forbidden"
+
+
+class NotFound(Refused):
+    code = "not_found"
+
+
+class Conflict(Refused):
+    """An idempotency key met again: `code` tells a serve in flight from another body under the same key."""
+
+    code = "conflict"
+
+
+class NoCandidate(Refused):
+    """`reasons` maps each backend's id to why it may not serve the request."""
+
+    code = "no_candidate"
+
+    def __init__(self, message: str, *, reasons: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.reasons = dict(reasons)
+
+
+class Overloaded(Refused):
+    """`retry_after_s` is the whole number of seconds after which a retry makes sense."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineError(MeshError):
+    code = "engine"
+
+
+class EngineUnavailable(EngineError):
+    code = "engine-unavailable"
+
+
+class WeightsChanged(EngineUnavailable):
+    code = "weights-changed"
+
+
+class EngineFailed(EngineError):
+    code = "engine-failed"
+
+
+class EngineUnsupported(EngineError):
+    code = "engine-unsupported"
+
+
+class MeterError(MeshError):
+    code = "meter"
+
+
+class LedgerError(MeshError):
+    code = "ledger"
+
+
+class LedgerLocked(LedgerError):
+    code = "ledger-locked"
+
+
+class LedgerVersion(LedgerError):
+    code = "ledger-version"
+
+
+class LedgerCorrupt(LedgerError):
+    code = "ledger-corrupt"
+
+
+class LedgerUnwritable(LedgerError):
+    code = "ledger-unwritable"
+
+
+class KeyFileError(MeshError):
+    code = "key-file"
+
+
+class UsageError(MeshError):
+    code = "usage"

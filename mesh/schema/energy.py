@@ -1,0 +1,68 @@
+"""What a serve cost, and how that figure came about."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from mesh.schema.limits import MAX_SOURCES
+from mesh.schema.value import Id16, Name, Opt, Token, UInt, Value
+
+Basis = Literal["measured", "allocated", "modelled", "unresolved", "absent"]
+# From the strongest claim to none. A serve on several domains has the weakest basis among them.
+BASES: tuple[str, ...] = get_args(Basis)
+
+
+class EnergySource(Value):
+    """One meter domain's share. `uj` microjoules; `resolution_ns` the observed update interval of its counter."""
+
+    domain: Name
+    method: Name
+    uj: UInt
+    resolution_ns: UInt
+
+
+class Energy(Value):
+    """`uj` is the sum over the sources, in microjoules; absent exactly where the basis is unresolved or absent, and
+    `reason` then says why. `span_ns` is the serve's monotonic duration, absent only where nobody lived to see it end;
+    `covered_ns` the part that was observed where that is less. Where the serve had company: the sharing `rule`, the `window_uj` counted while it ran, and
+    `peak_sharers`. `epoch` names the span of counter readings that the figure belongs to."""
+
+    basis: Basis
+    sources: Annotated[list[EnergySource], Field(max_length=MAX_SOURCES)]
+    span_ns: Opt[UInt] = None
+    uj: Opt[UInt] = None
+    rule: Opt[Token] = None
+    window_uj: Opt[UInt] = None
+    peak_sharers: Opt[Annotated[int, Field(ge=1, le=2**31)]] = None
+    covered_ns: Opt[UInt] = None
+    epoch: Opt[Id16] = None
+    reason: Opt[Token] = None
+
+    @classmethod
+    def _nested(cls) -> frozenset[str]:
+        return frozenset({"sources"})
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        figured = self.basis not in ("unresolved", "absent")
+        if figured != (self.uj is not None):
+            raise ValueError(f"uj must be {'there' if figured else 'absent'} where basis is {self.basis}")
+        if figured == (self.reason is not None):
+            raise ValueError(f"reason must be {'absent' if figured else 'there'} where basis is {self.basis}")
+        if self.uj is not None and self.uj != sum(source.uj for source in self.sources):
+            raise ValueError("uj is not the sum of the sources")
+        if not figured and self.sources:
+            raise ValueError(f"sources must be empty where basis is {self.basis}")
+        domains = [source.domain for source in self.sources]
+        if domains != sorted(set(domains)):
+            raise ValueError("sources must be sorted by domain, each once")
+        company = (self.rule is not None, self.window_uj is not None, self.peak_sharers is not None)
+        if any(company) and not all(company):
+            raise ValueError("rule, window_uj and peak_sharers come together")
+        if self.span_ns is None and self.basis != "absent":
+            raise ValueError(f"span_ns must be there where basis is {self.basis}")
+        if self.covered_ns is not None and self.covered_ns > (self.span_ns or 0):
+            raise ValueError("covered_ns exceeds span_ns")
+        return self

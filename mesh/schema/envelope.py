@@ -1,0 +1,289 @@
+"""The signed envelope: COSE_Sign1 (RFC 9052) over a canonical payload, Ed25519 (RFC 9864), with one `verify`.
+
+    18([<< {1: -19, 3: content type, 4: key, 15: {1: issuer, 2: subject}} >>, {}, payload, signature])
+
+The key in the header says which key to look up; the key that verifies comes from the caller's trust set. The first
+fault wins, in this order: structure, canonical form, header, trust, signature, payload. What was received is what is
+verified and hashed: nothing is made again from decoded values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import cbor2
+import nacl.bindings
+import nacl.exceptions
+
+from mesh.errors import (
+    CanonicalError,
+    EncodingError,
+    HeaderError,
+    PayloadError,
+    SchemaError,
+    SignatureError,
+    StructureError,
+    UntrustedSteward,
+)
+from mesh.schema.canonical import decode, parse
+from mesh.schema.checkpoint import Checkpoint
+from mesh.schema.ids import ContentId, Kind, steward_text
+from mesh.schema.limits import MAX_ENVELOPE_BYTES, MAX_PAYLOAD_BYTES
+from mesh.schema.receipt import Receipt
+
+RECEIPT_TYPE = "application/mesh-receipt+cbor"
+CHECKPOINT_TYPE = "application/mesh-checkpoint+cbor"
+
+ALG_ED25519 = -19
+COSE_RECEIPTS = 394  # RFC 9942: the one unprotected header that is let through
+
+_TAG_SIGN1 = b"\xd2\x84"
+_HEADER_KEYS = (1, 3, 4, 15)
+
+# The encodings of points of small order, canonical and not, sign bit cleared: a signature under such a key fits many
+# messages, so it binds nobody.
+_SMALL_ORDER = frozenset(
+    bytes.fromhex(h)
+    for h in (
+        "0000000000000000000000000000000000000000000000000000000000000000",
+        "0100000000000000000000000000000000000000000000000000000000000000",
+        "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+        "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+        "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    )
+)
+_FIELD_PRIME = 2**255 - 19
+
+
+Statement = Receipt | Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """What an envelope type holds: its value, the kind of its id, and the subject that its header must name."""
+
+    value: type[Statement]
+    kind: Kind
+    subject: Callable[[Any], str]
+
+
+TYPES = {
+    RECEIPT_TYPE: _Type(Receipt, "receipt", lambda receipt: receipt.engine.recipe_id),
+    CHECKPOINT_TYPE: _Type(Checkpoint, "checkpoint", lambda checkpoint: "checkpoint"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A signed or checked envelope: its value, the id of the exact payload bytes, and the bytes to store, without
+    unprotected headers."""
+
+    value: Any
+    id: ContentId
+    envelope: bytes
+
+
+class SigningKey:
+    """An Ed25519 key made of a 32-byte seed. Never printed."""
+
+    __slots__ = ("_secret", "public", "seed")
+
+    def __init__(self, seed: bytes) -> None:
+        if len(seed) != 32:
+            raise SchemaError(f"signing seed: {len(seed)} bytes, expected 32")
+        self.seed = seed
+        self.public, self._secret = nacl.bindings.crypto_sign_seed_keypair(seed)
+
+    def __repr__(self) -> str:
+        return f"SigningKey(public={steward_text(self.public)!r})"
+
+    def sign(self, message: bytes) -> bytes:
+        """The 64-byte signature."""
+        return nacl.bindings.crypto_sign(message, self._secret)[:64]
+
+
+def seal(value: Statement, key: SigningKey) -> Sealed:
+    """Sign a receipt or checkpoint whose `steward` is `key`. Raises SchemaError where it is not."""
+    content_type = RECEIPT_TYPE if isinstance(value, Receipt) else CHECKPOINT_TYPE
+    if value.steward != key.public:
+        raise SchemaError(
+            f"{value.what()}: steward is {steward_text(value.steward)}, the key {steward_text(key.public)}"
+        )
+    kind = TYPES[content_type]
+    payload = value.to_cbor()
+    protected = _protected_header(content_type, key.public, kind.subject(value))
+    signature = key.sign(_to_be_signed(protected, payload))
+    envelope = _assemble(protected, b"\xa0", payload, signature)
+    return Sealed(value, ContentId.of_canonical(kind.kind, payload), envelope)
+
+
+def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
+    """Check an envelope of the given type against the keys in `trust`. Raises the EnvelopeError of the first fault, or
+    UntrustedSteward."""
+    protected, unprotected, payload, signature = _take_apart(data)
+    header = _read_header(protected)
+    if data != _assemble(protected, _unprotected_bytes(unprotected), payload, signature) or not header.canonical:
+        raise CanonicalError("envelope: not the canonical encoding: a wider head, another order or trailing bytes")
+    if header.fault is not None:
+        raise HeaderError(f"envelope: {header.fault}")
+    if header.content_type != content_type:
+        raise HeaderError(f"envelope: content type is {header.content_type!r}, expected {content_type!r}")
+    if unprotected:
+        _check_unprotected(unprotected)
+    if header.kid not in trust:
+        raise UntrustedSteward(f"steward {steward_text(header.kid)} is not in the trust set")
+    verify_signature(header.kid, _to_be_signed(protected, payload), signature)
+    kind = TYPES[content_type]
+    try:
+        value = kind.value.from_map(decode(payload, max_bytes=MAX_PAYLOAD_BYTES))
+    except (EncodingError, SchemaError) as e:
+        raise PayloadError(f"payload: {e}") from None
+    if value.steward != header.kid:
+        raise PayloadError(f"payload: steward is {steward_text(value.steward)}, the header says {header.issuer}")
+    if kind.subject(value) != header.subject:
+        raise PayloadError(f"payload: names {kind.subject(value)!r}, the header {header.subject!r}")
+    stored = data if not unprotected else _assemble(protected, b"\xa0", payload, signature)
+    return Sealed(value, ContentId.of_canonical(kind.kind, payload), stored)
+
+
+@lru_cache(maxsize=256)
+def check_public_key(key: bytes) -> None:
+    """Refuse a 32-byte key that is no canonical point or one of small order, at registration and at verification.
+    Raises SignatureError."""
+    if len(key) != 32:
+        raise SignatureError(f"public key: {len(key)} bytes, expected 32")
+    y = key[:31] + bytes((key[31] & 0x7F,))
+    if y in _SMALL_ORDER:
+        raise SignatureError("public key: a point of small order cannot bind its holder")
+    if int.from_bytes(y, "little") >= _FIELD_PRIME:
+        raise SignatureError("public key: not a canonical point encoding")
+
+
+def verify_signature(key: bytes, message: bytes, signature: bytes) -> None:
+    """The only Ed25519 verification there is (libsodium: refuses S + L, small-order and non-canonical R and keys).
+    Raises SignatureError."""
+    check_public_key(key)
+    try:
+        nacl.bindings.crypto_sign_open(signature + message, key)
+    except (nacl.exceptions.CryptoError, ValueError, TypeError):
+        raise SignatureError("signature does not hold") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    canonical: bool
+    fault: str | None
+    content_type: str = ""
+    kid: bytes = b""
+    issuer: str = ""
+    subject: str = ""
+
+
+def _take_apart(data: bytes) -> tuple[bytes, Mapping[Any, Any], bytes, bytes]:
+    try:
+        tagged = parse(data, max_bytes=MAX_ENVELOPE_BYTES, allow_indefinite=True)
+    except EncodingError as e:
+        raise StructureError(f"envelope: {e}") from None
+    if not isinstance(tagged, cbor2.CBORTag) or tagged.tag != 18:
+        raise StructureError("envelope: not a COSE_Sign1 (tag 18)")
+    parts = tagged.value
+    if not isinstance(parts, (list, tuple)) or len(parts) != 4:
+        raise StructureError("envelope: not an array of four")
+    protected, unprotected, payload, signature = parts
+    if type(protected) is not bytes or not isinstance(unprotected, Mapping):
+        raise StructureError("envelope: headers are not a byte string and a map")
+    if type(payload) is not bytes or len(payload) > MAX_PAYLOAD_BYTES:
+        raise StructureError(f"envelope: payload is not a byte string of at most {MAX_PAYLOAD_BYTES} bytes")
+    if type(signature) is not bytes or len(signature) != 64:
+        raise StructureError("envelope: signature is not 64 bytes")
+    return protected, unprotected, payload, signature
+
+
+# A verifier meets the same few headers again and again: one per steward and model.
+@lru_cache(maxsize=256)
+def _read_header(protected: bytes) -> _Header:
+    try:
+        header = parse(protected, max_bytes=MAX_ENVELOPE_BYTES, allow_indefinite=True)
+    except EncodingError as e:
+        raise StructureError(f"protected header: {e}") from None
+    if type(header) is not dict:
+        raise StructureError("protected header: not a map")
+    if any(type(key) is not int for key in header) or tuple(sorted(header)) != _HEADER_KEYS:
+        return _Header(_reencodes(header, protected), "protected header must hold exactly 1, 3, 4 and 15")
+    algorithm, content_type, kid, claims = (header[key] for key in _HEADER_KEYS)
+    if type(algorithm) is not int or algorithm != ALG_ED25519:
+        return _Header(_reencodes(header, protected), f"algorithm is {algorithm!r}, expected {ALG_ED25519} (Ed25519)")
+    if type(content_type) is not str or type(kid) is not bytes or len(kid) != 32:
+        return _Header(_reencodes(header, protected), "content type must be text and the key id 32 bytes")
+    if type(claims) is not dict or any(type(key) is not int for key in claims) or sorted(claims) != [1, 2]:
+        return _Header(_reencodes(header, protected), "claims must hold exactly issuer (1) and subject (2)")
+    issuer, subject = claims[1], claims[2]
+    if type(issuer) is not str or type(subject) is not str:
+        return _Header(_reencodes(header, protected), "issuer and subject must be text")
+    canonical = protected == _protected_header(content_type, kid, subject, issuer)
+    fault = None if issuer == steward_text(kid) else f"issuer is {issuer[:80]!r}, the key id {steward_text(kid)}"
+    return _Header(canonical, fault, content_type, kid, issuer, subject)
+
+
+def _reencodes(header: dict[Any, Any], protected: bytes) -> bool:
+    try:
+        return cbor2.dumps(header, canonical=True) == protected
+    except (cbor2.CBORError, TypeError, ValueError):
+        return False
+
+
+def _unprotected_bytes(unprotected: Mapping[Any, Any]) -> bytes:
+    if not unprotected:
+        return b"\xa0"
+    try:
+        return cbor2.dumps(unprotected)
+    except (cbor2.CBORError, TypeError, ValueError):
+        return b""
+
+
+def _check_unprotected(unprotected: Mapping[Any, Any]) -> None:
+    if list(unprotected) != [COSE_RECEIPTS]:
+        raise HeaderError("envelope: the unprotected header may hold COSE Receipts (394) alone")
+    proofs = unprotected[COSE_RECEIPTS]
+    if not isinstance(proofs, (list, tuple)) or not proofs or any(type(proof) is not bytes for proof in proofs):
+        raise HeaderError("envelope: COSE Receipts must be an array of byte strings")
+
+
+@lru_cache(maxsize=256)
+def _protected_header(content_type: str, key: bytes, subject: str, issuer: str | None = None) -> bytes:
+    claims = {1: issuer or steward_text(key), 2: subject}
+    return cbor2.dumps({1: ALG_ED25519, 3: content_type, 4: key, 15: claims})
+
+
+def _to_be_signed(protected: bytes, payload: bytes) -> bytes:
+    """RFC 9052 section 4.4: ["Signature1", protected, external_aad (empty), payload]."""
+    return b"".join((b"\x84\x6aSignature1", _bstr_head(protected), protected, b"\x40", _bstr_head(payload), payload))
+
+
+def _assemble(protected: bytes, unprotected: bytes, payload: bytes, signature: bytes) -> bytes:
+    return b"".join(
+        (
+            _TAG_SIGN1,
+            _bstr_head(protected),
+            protected,
+            unprotected,
+            _bstr_head(payload),
+            payload,
+            b"\x58\x40",
+            signature,
+        )
+    )
+
+
+def _bstr_head(data: bytes) -> bytes:
+    n = len(data)
+    if n < 24:
+        return bytes((0x40 | n,))
+    if n < 0x100:
+        return bytes((0x58, n))
+    return b"\x59" + n.to_bytes(2, "big") if n < 0x10000 else b"\x5a" + n.to_bytes(4, "big")

@@ -1,0 +1,17 @@
+"""Every bound of the format, with its unit, in one place."""
+
+MAX_DEPTH = 16  # nested arrays and maps in a payload
+MAX_ENVELOPE_BYTES = 64 * 1024  # a receipt is about 1 KiB; COSE Receipts in the unprotected header may add some
+MAX_PAYLOAD_BYTES = 32 * 1024
+MAX_SETTINGS_BYTES = 64 * 1024
+MAX_DISCLOSURE_BYTES = 64 * 1024 * 1024  # holds the prompt and the ids
+MAX_UINT = 2**63 - 1  # every unsigned field; SQLite and the other languages' signed 64-bit integers hold it too
+MAX_TOKEN_ID = 2**32 - 1
+MAX_TOKENS = 2**31 - 1
+MAX_SEED = 2**32 - 2  # 2^32 - 1 means "draw one" to llama.cpp
+MAX_STOP_STRINGS = 16
+MAX_STOP_STRING_BYTES = 1024
+MAX_STOP_IDS = 256
+MAX_LOGIT_BIASES = 1024
+MAX_NAME_CHARS = 256
+MAX_SOURCES = 64

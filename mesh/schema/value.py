@@ -1,0 +1,112 @@
+"""What every value of the format has in common: frozen, strict, closed, and one way to and from bytes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
+
+from mesh.errors import SchemaError
+from mesh.schema import canonical
+from mesh.schema.limits import MAX_NAME_CHARS, MAX_TOKEN_ID, MAX_TOKENS, MAX_UINT
+
+T = TypeVar("T")
+
+
+class _NeverNull:
+    """An optional field is absent or has a value; null is neither. The Python attribute reads None when absent."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        return schema["schema"] if schema["type"] == "nullable" else schema
+
+
+Opt = Annotated[T | None, _NeverNull()]
+Digest = Annotated[bytes, Field(min_length=32, max_length=32)]
+Id16 = Annotated[bytes, Field(min_length=16, max_length=16)]
+UInt = Annotated[int, Field(ge=0, le=MAX_UINT)]
+TokenCount = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+FidelityLevel = Annotated[int, Field(ge=0, le=3)]
+# Names and reasons end up in terminals and headers: no control characters, no line breaks.
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
+Token = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$")]
+# A technical name in the spelling of its own field: a quantization, a precision.
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9._+-]{1,64}$")]
+
+
+class Value(BaseModel):
+    """A frozen value. Construct it with keyword arguments, leaving absent fields out (or through `of`, which drops
+    None); read it back with `from_map` or `from_cbor`. Raises SchemaError from all of them but plain construction,
+    which raises pydantic's own ValidationError."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True, ser_json_bytes="hex")
+
+    # Field names in canonical map order, and whether a field holds plain values that need no descent.
+    _plan: ClassVar[tuple[tuple[str, bool], ...]]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        names = sorted(cls.model_fields, key=canonical.key_order)
+        cls._plan = tuple((name, name in cls._nested()) for name in names)
+
+    @classmethod
+    def _nested(cls) -> frozenset[str]:
+        """The fields that hold values or lists of values."""
+        return frozenset()
+
+    @classmethod
+    def of(cls, **fields: Any) -> Self:
+        return cls.from_map({name: value for name, value in fields.items() if value is not None})
+
+    @classmethod
+    def from_map(cls, fields: Any) -> Self:
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as e:
+            raise SchemaError(f"{cls.what()}: {explain(e)}") from None
+
+    @classmethod
+    def from_cbor(cls, data: bytes, *, max_bytes: int) -> Self:
+        return cls.from_map(canonical.decode(data, max_bytes=max_bytes))
+
+    @classmethod
+    def what(cls) -> str:
+        return "".join(" " + c.lower() if c.isupper() else c for c in cls.__name__).strip()
+
+    def to_map(self) -> dict[str, Any]:
+        """The value as a map in canonical key order, absent fields left out."""
+        out: dict[str, Any] = {}
+        fields = self.__dict__
+        for name, nested in self._plan:
+            value = fields[name]
+            if value is None:
+                continue
+            if nested:
+                value = value.to_map() if isinstance(value, Value) else [_plain(item) for item in value]
+            out[name] = value
+        return out
+
+    def to_cbor(self) -> bytes:
+        return canonical.encode_ordered(self.to_map())
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, Value):
+        return item.to_map()
+    return list(item) if isinstance(item, tuple) else item
+
+
+def explain(error: ValidationError) -> str:
+    """The first fault of a validation, as `field: what is wrong`."""
+    faults = error.errors(include_url=False, include_input=False)
+    first = faults[0]
+    path = ".".join(str(part) for part in first["loc"])
+    message = {
+        "extra_forbidden": "unknown field",
+        "missing": "missing",
+    }.get(first["type"], first["msg"][:1].lower() + first["msg"][1:])
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return f"{path}: {message}{more}" if path else f"{message}{more}"
