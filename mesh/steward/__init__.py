@@ -1,0 +1,1 @@
+"""The steward: the only path from a request to a sealed receipt."""

@@ -1,0 +1,95 @@
+"""What an engine delivered, held against what it promised: pure functions from both to the outcome that is sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mesh.engine.protocol import Served
+from mesh.errors import EngineError, EngineUnavailable, WeightsChanged
+from mesh.schema.outcome import ServeOutcome
+from mesh.schema.receipt import EngineBlock
+from mesh.schema.request import ServeRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The outcome to seal, and the ids to commit to; None where there is nothing to commit to."""
+
+    outcome: ServeOutcome
+    committed: tuple[int, ...] | None
+
+
+def judge(
+    request: ServeRequest,
+    prompt: Sequence[int],
+    engine: EngineBlock,
+    put: Sequence[int],
+    served: Served | EngineError,
+    *,
+    cancelled: bool,
+    delivered: int | None,
+) -> Judgement:
+    """`put` are the ids that went to the sink, in order; `served` what the engine returned or raised; `delivered` how
+    many of the ids reached the client as text."""
+    if isinstance(served, EngineError):
+        return _failed(prompt, put, delivered, _reason_of(served))
+    told = served.outcome
+    promised = engine.weights_digest
+    if (told.weights_digest is not None or promised is not None) and told.weights_digest != promised:
+        return _refused("other-weights")
+    if told.delivered_fidelity is not None and told.delivered_fidelity > engine.fidelity:
+        return _refused("other-fidelity")
+    fault = _broken_promise(request, prompt, put, served, cancelled)
+    if fault is not None:
+        return _failed(prompt, put, delivered, fault)
+    counted_by = "gateway" if told.tokens_out is None else "both"
+    outcome = ServeOutcome.from_map(
+        {**told.to_map(), "counted_by": counted_by, "tokens_in": len(prompt), "tokens_out": len(put)}
+        | ({} if delivered is None else {"tokens_delivered": min(delivered, len(put))})
+    )
+    return Judgement(outcome, None if request.decision is not None else tuple(put))
+
+
+def _broken_promise(
+    request: ServeRequest, prompt: Sequence[int], put: Sequence[int], served: Served, cancelled: bool
+) -> str | None:
+    told = served.outcome
+    if tuple(put) != served.tokens:
+        return "stream-differs"
+    if told.tokens_out not in (None, len(put)) or told.tokens_in not in (None, len(prompt)):
+        return "count-differs"
+    match told.finish:
+        case "stop":
+            return None
+        case "length":
+            return None if len(put) == request.max_tokens else "length-differs"
+        case "cancelled":
+            return None if cancelled else "stopped-uncalled"
+        case "engine-error":
+            return told.reason or "engine-error"
+        case _:
+            return "finish-unknown"
+
+
+def _failed(prompt: Sequence[int], put: Sequence[int], delivered: int | None, reason: str) -> Judgement:
+    """What was made before the failure was made, and may have been read: it is counted and committed to."""
+    outcome = ServeOutcome.of(
+        finish="engine-error",
+        counted_by="gateway",
+        tokens_in=len(prompt),
+        tokens_out=len(put),
+        tokens_delivered=None if delivered is None else min(delivered, len(put)),
+        reason=reason,
+    )
+    return Judgement(outcome, tuple(put))
+
+
+def _refused(reason: str) -> Judgement:
+    return Judgement(ServeOutcome.of(finish="refused", counted_by="none", reason=reason), None)
+
+
+def _reason_of(error: EngineError) -> str:
+    if isinstance(error, WeightsChanged):
+        return "weights-changed"
+    return "engine-unavailable" if isinstance(error, EngineUnavailable) else "engine-failed"

@@ -1,0 +1,398 @@
+"""The one path from a request to a sealed receipt, and its one ending.
+
+    admit -> intent (durable) -> meter -> engine -> meter -> judge -> commit -> seal (durable)
+
+A refusal before the intent leaves nothing behind. After it everything has a receipt: finished, cut, failed, or, when
+this process dies, interrupted, which the next start seals. Whoever waits for a serve may be cancelled at any time; the
+serve itself is told through its sink and still sealed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from blake3 import blake3
+
+from mesh.engine.protocol import Served, ServingEngine, TokenSink
+from mesh.errors import EngineError, EngineFailed, LedgerUnwritable, NotFound
+from mesh.ledger.ledger import Ledger
+from mesh.ledger.reader import LedgerReader
+from mesh.ledger.rows import Entry, Idempotency, Intent, Kept, Position
+from mesh.meter.metering import Metering
+from mesh.schema.canonical import decode_map
+from mesh.schema.checkpoint import Checkpoint
+from mesh.schema.commitment import opening, opening_key, output_commitment
+from mesh.schema.disclosure import Disclosure
+from mesh.schema.energy import Energy
+from mesh.schema.envelope import Sealed, SigningKey, seal
+from mesh.schema.ids import serve_id_from, serve_id_text
+from mesh.schema.limits import MAX_PAYLOAD_BYTES, MAX_SETTINGS_BYTES, MAX_TOKEN_ID
+from mesh.schema.outcome import ServeOutcome
+from mesh.schema.receipt import VERSION, EngineBlock, Receipt
+from mesh.schema.request import ServeRequest, pack_ids, payload_digest
+from mesh.steward.admission import Admitted, admit
+from mesh.steward.described import Described, describe
+from mesh.steward.judge import judge
+
+log = logging.getLogger(__name__)
+
+
+class Delivery(TokenSink, Protocol):
+    """A sink that also knows what became of the tokens."""
+
+    async def settle(self) -> int | None:
+        """Called once, after the engine has ended: waits until everything put is on its way to the client or the
+        client is gone, and returns how many of the ids the client has, or will have with the answer. None: unknown."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SealedServe:
+    """A serve with its receipt, and what only its caller may see of it."""
+
+    sealed: Sealed
+    receipt: Receipt
+    request: ServeRequest
+    tokens: tuple[int, ...]
+    payload: tuple[int, ...]
+    opening: bytes
+    settings: dict[str, Any]
+    error: EngineError | None
+
+    def disclosure(self, *, output: bool = True, prompt: str | None = None) -> Disclosure:
+        return Disclosure.of(
+            serve_id=self.receipt.serve_id,
+            request=self.request,
+            payload=pack_ids(self.payload),
+            opening=self.opening,
+            settings=self.settings,
+            output=pack_ids(self.tokens) if output else None,
+            prompt=prompt,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Nothing ran: this idempotency key already has a sealed serve of the same body."""
+
+    serve_id: bytes
+
+
+class Steward:
+    """One signing key, its ledger and its meters. `keep_ns` is for how long prompts and answers are kept so that they
+    can be disclosed later; None, the default, keeps neither."""
+
+    def __init__(
+        self,
+        *,
+        key: SigningKey,
+        ledger: Ledger,
+        metering: Metering,
+        keep_ns: int | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._key = key
+        self._ledger = ledger
+        self._metering = metering
+        self._keep_ns = keep_ns
+        self._clock_ns = clock_ns
+        self._random = random
+        self._opening_key = opening_key(key.seed)
+        self._mac_key = blake3(key.seed, derive_key_context="mesh steward idempotency").digest()
+        self._described: dict[tuple[bytes, bool], Described] = {}
+        self._running: set[asyncio.Task[Any]] = set()
+        self._unsealed: dict[bytes, Callable[[Position], Sealed]] = {}
+        self._epoch: bytes | None = None
+        self._epoch_seq = self._checkpointed = ledger.reader.count()
+
+    @property
+    def public(self) -> bytes:
+        return self._key.public
+
+    @property
+    def reader(self) -> LedgerReader:
+        return self._ledger.reader
+
+    @property
+    def keep_ns(self) -> int | None:
+        return self._keep_ns
+
+    @property
+    def writable(self) -> bool:
+        """False from a seal that could not be written until one can."""
+        return not self._unsealed
+
+    def new_serve_id(self) -> bytes:
+        return serve_id_from(self._clock_ns() // 1_000_000, self._random(10))
+
+    def mac(self, data: bytes) -> bytes:
+        """A 32-byte keyed hash under a key that only this steward has: it remembers a body without keeping it."""
+        return blake3(data, key=self._mac_key).digest()
+
+    async def recover(self) -> list[Sealed]:
+        """Seal, as interrupted, every serve that the last process began and did not live to end."""
+        return [
+            await asyncio.wrap_future(self._ledger.seal(intent.serve_id, self._interrupted(intent)))
+            for intent in self._ledger.open_intents()
+        ]
+
+    async def admit(
+        self, request: ServeRequest, candidates: Sequence[ServingEngine], *, caller: str, grant: None = None
+    ) -> Admitted:
+        """Choose who serves the request, before anything is written. Raises NoCandidate or EngineUnavailable. `grant`
+        has its place here and is decided over what will really run."""
+        return await admit(request, candidates, caller=caller)
+
+    async def serve(
+        self,
+        admitted: Admitted,
+        prompt: Sequence[int],
+        sink: Delivery,
+        *,
+        serve_id: bytes,
+        idempotency: Idempotency | None = None,
+        prompt_text: str | None = None,
+    ) -> SealedServe | Repeated:
+        """Run an admitted request to its sealed receipt. An engine's failure is not raised: it is sealed, and named in
+        `SealedServe.error`. Raises Conflict (idempotency) or LedgerUnwritable before the engine starts, and
+        LedgerUnwritable after it where the seal could not be written; it is then tried again before the next serve."""
+        task = asyncio.ensure_future(self._serve(admitted, tuple(prompt), sink, serve_id, idempotency, prompt_text))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            sink.cancelled.set()
+            raise
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; without this an abandoned one is reported as never retrieved
+
+    async def _serve(
+        self,
+        admitted: Admitted,
+        prompt: tuple[int, ...],
+        sink: Delivery,
+        serve_id: bytes,
+        idempotency: Idempotency | None,
+        prompt_text: str | None,
+    ) -> SealedServe | Repeated:
+        request, engine = admitted.request, admitted.engine
+        described = self._describe(engine, request)
+        started_ns = self._clock_ns()
+        await self._seal_leftovers()
+        first = await self._ledger.open_intent_async(
+            Intent(
+                serve_id=serve_id,
+                caller=admitted.caller,
+                request=request.to_cbor(),
+                engine=described.block_bytes,
+                settings=described.settings_bytes,
+                recipe_id=engine.recipe_id,
+                started_ns=started_ns,
+                idempotency=idempotency,
+            )
+        )
+        if first is not None:
+            return Repeated(first)
+        recorder = _Recorder(sink, request.max_tokens)
+        await self._metering.begin(serve_id, engine.recipe_id)
+        served = await _run(engine, request, prompt, recorder)
+        recorder.closed = True
+        energy = await self._metering.end(serve_id)
+        ended_ns = max(self._clock_ns(), started_ns)
+        delivered = await sink.settle()
+        judgement = judge(
+            request,
+            prompt,
+            described.block,
+            recorder.put_ids,
+            served,
+            cancelled=sink.cancelled.is_set(),
+            delivered=delivered,
+        )
+        request_id = request.id
+        salt = opening(self._opening_key, request_id, serve_id)
+        committed = judgement.committed
+        commitment = None
+        if committed is not None:
+            commitment = output_commitment(salt, request_id, payload_digest(prompt), committed)
+        fields = {
+            "serve_id": serve_id,
+            "request_id": request_id,
+            "prompt_hash": request.prompt_hash,
+            "max_tokens": request.max_tokens,
+            "started_ns": started_ns,
+            "ended_ns": ended_ns,
+            "engine": described.block,
+            "outcome": judgement.outcome,
+            "energy": energy,
+            "grant_id": admitted.grant_id,
+            "output_commitment": commitment,
+        }
+        kept = self._kept(prompt, committed or (), prompt_text, ended_ns)
+        sealed = await self._seal(serve_id, lambda position: self._sign(position, fields), kept)
+        return SealedServe(
+            sealed=sealed,
+            receipt=sealed.value,
+            request=request,
+            tokens=committed or (),
+            payload=prompt,
+            opening=salt,
+            settings=described.settings,
+            error=served if isinstance(served, EngineError) else None,
+        )
+
+    def _describe(self, engine: ServingEngine, request: ServeRequest) -> Described:
+        key = (engine.process, engine.deterministic(request))
+        described = self._described.get(key)
+        if described is None:
+            # an engine that restarted has a new process id; what its last one said is not said again
+            self._described = {
+                k: v for k, v in self._described.items() if v.block.recipe_id != engine.recipe_id or k[0] == key[0]
+            }
+            described = self._described[key] = describe(engine, deterministic=key[1])
+        return described
+
+    def _kept(self, prompt: Sequence[int], output: Sequence[int], text: str | None, now_ns: int) -> Kept | None:
+        if self._keep_ns is None:
+            return None
+        return Kept(pack_ids(prompt), pack_ids(output), text, now_ns + self._keep_ns)
+
+    def _sign(self, position: Position, fields: dict[str, Any]) -> Sealed:
+        return seal(
+            Receipt.of(v=VERSION, steward=self._key.public, seq=position.seq, prev=position.prev, **fields), self._key
+        )
+
+    async def _seal(self, serve_id: bytes, make: Callable[[Position], Sealed], kept: Kept | None) -> Sealed:
+        try:
+            return await self._ledger.seal_async(serve_id, make, kept)
+        except LedgerUnwritable:
+            self._unsealed[serve_id] = make
+            raise
+
+    async def _seal_leftovers(self) -> None:
+        """Seal what a full disk kept from being sealed. Raises LedgerUnwritable while it still does."""
+        for serve_id, make in list(self._unsealed.items()):
+            if self._unsealed.pop(serve_id, None) is not None:
+                await self._seal(serve_id, make, None)
+
+    def _interrupted(self, intent: Intent) -> Callable[[Position], Sealed]:
+        request = ServeRequest.from_cbor(intent.request, max_bytes=MAX_PAYLOAD_BYTES)
+        fields = {
+            "serve_id": intent.serve_id,
+            "request_id": request.id,
+            "prompt_hash": request.prompt_hash,
+            "max_tokens": request.max_tokens,
+            "started_ns": intent.started_ns,
+            "ended_ns": max(self._clock_ns(), intent.started_ns),
+            "engine": EngineBlock.from_cbor(intent.engine, max_bytes=MAX_PAYLOAD_BYTES),
+            "outcome": ServeOutcome.of(finish="interrupted", counted_by="none"),
+            "energy": Energy.of(basis="absent", sources=[], reason="interrupted"),
+        }
+        return lambda position: self._sign(position, fields)
+
+    def disclosure(self, entry: Entry) -> Disclosure:
+        """What the ledger keeps for the caller of a serve. Raises NotFound (`not_kept`) where the prompt was not kept
+        or its time is over."""
+        kept = self._ledger.reader.kept(entry.serve_id)
+        if kept is None or kept.until_ns <= self._clock_ns():
+            raise NotFound(
+                f"disclosure of {serve_id_text(entry.serve_id)}: prompt and answer were not kept", code="not_kept"
+            )
+        request = ServeRequest.from_cbor(entry.request, max_bytes=MAX_PAYLOAD_BYTES)
+        receipt = self._ledger.receipt_of(entry)
+        settings = self._ledger.reader.settings(receipt.engine.settings_digest)
+        if settings is None:
+            raise NotFound("disclosure: the settings document is missing from the ledger", code="not_kept")
+        return Disclosure.of(
+            serve_id=entry.serve_id,
+            request=request,
+            payload=kept.payload,
+            opening=opening(self._opening_key, request.id, entry.serve_id),
+            settings=decode_map(settings, max_bytes=MAX_SETTINGS_BYTES),
+            output=kept.output,
+            prompt=kept.prompt,
+        )
+
+    async def checkpoint(self) -> Sealed:
+        """Sign and store how far the ledger reaches, and the meters' totals of the epoch."""
+        totals = self._metering.totals()
+        if totals.epoch != self._epoch:
+            # no receipt of the new epoch can be older than the last checkpoint of the old one
+            self._epoch, self._epoch_seq = totals.epoch, self._checkpointed
+
+        def make(position: Position) -> Sealed:
+            return seal(
+                Checkpoint.of(
+                    v=VERSION,
+                    steward=self._key.public,
+                    at_ns=self._clock_ns(),
+                    count=position.seq,
+                    head=position.prev,
+                    domains=totals.domains,
+                    epoch=totals.epoch if totals.domains else None,
+                    epoch_seq=self._epoch_seq if totals.domains else None,
+                ),
+                self._key,
+            )
+
+        sealed = await asyncio.wrap_future(self._ledger.checkpoint(make))
+        self._checkpointed = sealed.value.count
+        return sealed
+
+    async def close(self) -> None:
+        """Wait for the running serves to be sealed, and leave a checkpoint. The caller stops new ones first and closes
+        the ledger and the meters after."""
+        while self._running:
+            await asyncio.wait(self._running)
+        try:
+            await self._seal_leftovers()
+            await self.checkpoint()
+        except LedgerUnwritable as e:
+            log.error("closing without a checkpoint: %s", e)
+
+
+class _Recorder:
+    """Stands between engine and sink: what passes here is what is counted and committed to."""
+
+    def __init__(self, sink: Delivery, max_tokens: int) -> None:
+        self._sink = sink
+        self._max_tokens = max_tokens
+        self.cancelled = sink.cancelled
+        self.put_ids: list[int] = []
+        self.closed = False
+
+    def put(self, token: int) -> None:
+        if self.closed:
+            return
+        if not 0 <= token <= MAX_TOKEN_ID:
+            raise EngineFailed(f"engine gave token id {token}, outside 0..2^32-1")
+        if len(self.put_ids) >= self._max_tokens:
+            raise EngineFailed(f"engine gave more than max_tokens {self._max_tokens} tokens")
+        self.put_ids.append(token)
+        self._sink.put(token)
+
+
+async def _run(
+    engine: ServingEngine, request: ServeRequest, prompt: Sequence[int], recorder: _Recorder
+) -> Served | EngineError:
+    try:
+        return await engine.serve(request, prompt, recorder)
+    except EngineError as e:
+        return e
+    except Exception as e:  # noqa: BLE001  whatever an engine does, a serve that began has a receipt
+        log.exception("engine %s failed in a way that it does not declare", engine.backend_id)
+        return EngineFailed(f"engine failed: {type(e).__name__}")
+
+
+__all__ = ["Admitted", "Delivery", "Repeated", "SealedServe", "Steward"]
