@@ -14,74 +14,32 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from blake3 import blake3
 
-from mesh.engine.protocol import Served, ServingEngine, TokenSink
-from mesh.errors import EngineError, EngineFailed, LedgerUnwritable, NotFound
-from mesh.ledger.ledger import Ledger
-from mesh.ledger.reader import LedgerReader
-from mesh.ledger.rows import Entry, Idempotency, Intent, Kept, Position
+from mesh.engine.protocol import ServingEngine
+from mesh.errors import EngineError, LedgerUnwritable, NotFound
+from mesh.ledger import Entry, Idempotency, Intent, Kept, Ledger, LedgerReader, Position
 from mesh.meter.metering import Metering
 from mesh.schema.canonical import decode_map
 from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.commitment import opening, opening_key, output_commitment
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.energy import Energy
-from mesh.schema.envelope import Sealed, SigningKey, seal
+from mesh.schema.envelope import RECEIPT_TYPE, Sealed, SigningKey, seal, verify
 from mesh.schema.ids import serve_id_from, serve_id_text
-from mesh.schema.limits import MAX_PAYLOAD_BYTES, MAX_SETTINGS_BYTES, MAX_TOKEN_ID
+from mesh.schema.limits import MAX_PAYLOAD_BYTES, MAX_SETTINGS_BYTES
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import VERSION, EngineBlock, Receipt
 from mesh.schema.request import ServeRequest, pack_ids, payload_digest
 from mesh.steward.admission import Admitted, admit
 from mesh.steward.described import Described, describe
 from mesh.steward.judge import judge
+from mesh.steward.recorder import Recorder, run
+from mesh.steward.serves import Delivery, Repeated, SealedServe
 
 log = logging.getLogger(__name__)
-
-
-class Delivery(TokenSink, Protocol):
-    """A sink that also knows what became of the tokens."""
-
-    async def settle(self) -> int | None:
-        """Called once, after the engine has ended: waits until everything put is on its way to the client or the
-        client is gone, and returns how many of the ids the client has, or will have with the answer. None: unknown."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class SealedServe:
-    """A serve with its receipt, and what only its caller may see of it."""
-
-    sealed: Sealed
-    receipt: Receipt
-    request: ServeRequest
-    tokens: tuple[int, ...]
-    payload: tuple[int, ...]
-    opening: bytes
-    settings: dict[str, Any]
-    error: EngineError | None
-
-    def disclosure(self, *, output: bool = True, prompt: str | None = None) -> Disclosure:
-        return Disclosure.of(
-            serve_id=self.receipt.serve_id,
-            request=self.request,
-            payload=pack_ids(self.payload),
-            opening=self.opening,
-            settings=self.settings,
-            output=pack_ids(self.tokens) if output else None,
-            prompt=prompt,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """Nothing ran: this idempotency key already has a sealed serve of the same body."""
-
-    serve_id: bytes
 
 
 class Steward:
@@ -139,7 +97,7 @@ class Steward:
     async def recover(self) -> list[Sealed]:
         """Seal, as interrupted, every serve that the last process began and did not live to end."""
         return [
-            await asyncio.wrap_future(self._ledger.seal(intent.serve_id, self._interrupted(intent)))
+            await self._ledger.seal_async(intent.serve_id, self._interrupted(intent))
             for intent in self._ledger.open_intents()
         ]
 
@@ -204,9 +162,9 @@ class Steward:
         )
         if first is not None:
             return Repeated(first)
-        recorder = _Recorder(sink, request.max_tokens)
+        recorder = Recorder(sink, request.max_tokens)
         await self._metering.begin(serve_id, engine.recipe_id)
-        served = await _run(engine, request, prompt, recorder)
+        served = await run(engine, request, prompt, recorder)
         recorder.closed = True
         energy = await self._metering.end(serve_id)
         ended_ns = max(self._clock_ns(), started_ns)
@@ -269,9 +227,9 @@ class Steward:
         return Kept(pack_ids(prompt), pack_ids(output), text, now_ns + self._keep_ns)
 
     def _sign(self, position: Position, fields: dict[str, Any]) -> Sealed:
-        return seal(
-            Receipt.of(v=VERSION, steward=self._key.public, seq=position.seq, prev=position.prev, **fields), self._key
-        )
+        receipt = Receipt.of(v=VERSION, steward=self._key.public, seq=position.seq, prev=position.prev, **fields)
+        self._metering.sealed(receipt.serve_id)
+        return seal(receipt, self._key)
 
     async def _seal(self, serve_id: bytes, make: Callable[[Position], Sealed], kept: Kept | None) -> Sealed:
         try:
@@ -310,7 +268,7 @@ class Steward:
                 f"disclosure of {serve_id_text(entry.serve_id)}: prompt and answer were not kept", code="not_kept"
             )
         request = ServeRequest.from_cbor(entry.request, max_bytes=MAX_PAYLOAD_BYTES)
-        receipt = self._ledger.receipt_of(entry)
+        receipt = verify(entry.envelope, RECEIPT_TYPE, {self._key.public}).value
         settings = self._ledger.reader.settings(receipt.engine.settings_digest)
         if settings is None:
             raise NotFound("disclosure: the settings document is missing from the ledger", code="not_kept")
@@ -326,12 +284,14 @@ class Steward:
 
     async def checkpoint(self) -> Sealed:
         """Sign and store how far the ledger reaches, and the meters' totals of the epoch."""
-        totals = self._metering.totals()
-        if totals.epoch != self._epoch:
-            # no receipt of the new epoch can be older than the last checkpoint of the old one
-            self._epoch, self._epoch_seq = totals.epoch, self._checkpointed
 
         def make(position: Position) -> Sealed:
+            # here, between the seals on the writer's thread, the meters' books and the receipts agree
+            totals = self._metering.totals()
+            if totals.epoch != self._epoch:
+                # no receipt of the new epoch can be older than the last checkpoint of the old one
+                self._epoch, self._epoch_seq = totals.epoch, self._checkpointed
+            self._checkpointed = position.seq
             return seal(
                 Checkpoint.of(
                     v=VERSION,
@@ -339,16 +299,14 @@ class Steward:
                     at_ns=self._clock_ns(),
                     count=position.seq,
                     head=position.prev,
-                    domains=totals.domains,
+                    domains=list(totals.domains),
                     epoch=totals.epoch if totals.domains else None,
                     epoch_seq=self._epoch_seq if totals.domains else None,
                 ),
                 self._key,
             )
 
-        sealed = await asyncio.wrap_future(self._ledger.checkpoint(make))
-        self._checkpointed = sealed.value.count
-        return sealed
+        return await self._ledger.checkpoint_async(make)
 
     async def close(self) -> None:
         """Wait for the running serves to be sealed, and leave a checkpoint. The caller stops new ones first and closes
@@ -360,39 +318,6 @@ class Steward:
             await self.checkpoint()
         except LedgerUnwritable as e:
             log.error("closing without a checkpoint: %s", e)
-
-
-class _Recorder:
-    """Stands between engine and sink: what passes here is what is counted and committed to."""
-
-    def __init__(self, sink: Delivery, max_tokens: int) -> None:
-        self._sink = sink
-        self._max_tokens = max_tokens
-        self.cancelled = sink.cancelled
-        self.put_ids: list[int] = []
-        self.closed = False
-
-    def put(self, token: int) -> None:
-        if self.closed:
-            return
-        if not 0 <= token <= MAX_TOKEN_ID:
-            raise EngineFailed(f"engine gave token id {token}, outside 0..2^32-1")
-        if len(self.put_ids) >= self._max_tokens:
-            raise EngineFailed(f"engine gave more than max_tokens {self._max_tokens} tokens")
-        self.put_ids.append(token)
-        self._sink.put(token)
-
-
-async def _run(
-    engine: ServingEngine, request: ServeRequest, prompt: Sequence[int], recorder: _Recorder
-) -> Served | EngineError:
-    try:
-        return await engine.serve(request, prompt, recorder)
-    except EngineError as e:
-        return e
-    except Exception as e:  # noqa: BLE001  whatever an engine does, a serve that began has a receipt
-        log.exception("engine %s failed in a way that it does not declare", engine.backend_id)
-        return EngineFailed(f"engine failed: {type(e).__name__}")
 
 
 __all__ = ["Admitted", "Delivery", "Repeated", "SealedServe", "Steward"]

@@ -1,0 +1,47 @@
+"""Between engine and sink: what passes here is what is counted and committed to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from mesh.engine.protocol import Served, ServingEngine
+from mesh.errors import EngineError, EngineFailed
+from mesh.schema.limits import MAX_TOKEN_ID
+from mesh.schema.request import ServeRequest
+from mesh.steward.serves import Delivery
+
+log = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Wraps one serve's sink. `put_ids` are the ids that went through; after `closed` nothing does."""
+
+    def __init__(self, sink: Delivery, max_tokens: int) -> None:
+        self._sink = sink
+        self._max_tokens = max_tokens
+        self.cancelled = sink.cancelled
+        self.put_ids: list[int] = []
+        self.closed = False
+
+    def put(self, token: int) -> None:
+        if self.closed:
+            return
+        if not 0 <= token <= MAX_TOKEN_ID:
+            raise EngineFailed(f"engine gave token id {token}, outside 0..2^32-1")
+        if len(self.put_ids) >= self._max_tokens:
+            raise EngineFailed(f"engine gave more than max_tokens {self._max_tokens} tokens")
+        self.put_ids.append(token)
+        self._sink.put(token)
+
+
+async def run(
+    engine: ServingEngine, request: ServeRequest, prompt: Sequence[int], recorder: Recorder
+) -> Served | EngineError:
+    try:
+        return await engine.serve(request, prompt, recorder)
+    except EngineError as e:
+        return e
+    except Exception as e:  # whatever an engine does, a serve that began has a receipt
+        log.exception("engine %s failed in a way that it does not declare", engine.backend_id)
+        return EngineFailed(f"engine failed: {type(e).__name__}")

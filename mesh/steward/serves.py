@@ -1,0 +1,54 @@
+"""What goes into a serve and comes out of it: where its tokens go, and what only its caller may see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mesh.engine.protocol import TokenSink
+from mesh.errors import EngineError
+from mesh.schema.disclosure import Disclosure
+from mesh.schema.envelope import Sealed
+from mesh.schema.receipt import Receipt
+from mesh.schema.request import ServeRequest, pack_ids
+
+
+class Delivery(TokenSink, Protocol):
+    """A sink that also knows what became of the tokens."""
+
+    async def settle(self) -> int | None:
+        """Called once, after the engine has ended: waits until everything put is on its way to the client or the
+        client is gone, and returns how many of the ids the client has, or will have with the answer. None: unknown."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SealedServe:
+    """A serve with its receipt, and what only its caller may see of it."""
+
+    sealed: Sealed
+    receipt: Receipt
+    request: ServeRequest
+    tokens: tuple[int, ...] = field(repr=False)
+    payload: tuple[int, ...] = field(repr=False)
+    opening: bytes = field(repr=False)
+    settings: dict[str, Any]
+    error: EngineError | None
+
+    def disclosure(self, *, output: bool = True, prompt: str | None = None) -> Disclosure:
+        return Disclosure.of(
+            serve_id=self.receipt.serve_id,
+            request=self.request,
+            payload=pack_ids(self.payload),
+            opening=self.opening,
+            settings=self.settings,
+            output=pack_ids(self.tokens) if output else None,
+            prompt=prompt,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Nothing ran: this idempotency key already has a sealed serve of the same body."""
+
+    serve_id: bytes
