@@ -1,0 +1,8 @@
+"""Intents, receipts, checkpoints and what is kept of a serve, in one SQLite file per steward."""
+
+from mesh.ledger.ledger import Ledger
+from mesh.ledger.reader import LedgerReader
+from mesh.ledger.sequence import check_sequence
+from mesh.ledger.values import Entry, Idempotency, Intent, Kept, Position
+
+__all__ = ["Entry", "Idempotency", "Intent", "Kept", "Ledger", "LedgerReader", "Position", "check_sequence"]

@@ -1,0 +1,175 @@
+"""The writer thread: takes all waiting work, does it in one transaction, and tells everyone after the commit.
+
+One fsync is shared by whoever waited for the one before. Each piece of work has a savepoint of its own, so that one
+that fails leaves its neighbours alone; a transaction that fails fails all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mesh.errors import LedgerError
+from mesh.ledger.format import rollback
+
+MAX_GROUP = 512  # pieces of work in one transaction
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Transaction:
+    """An immediate transaction, and the place of the next receipt in it."""
+
+    db: sqlite3.Connection
+    count: int
+    head: bytes | None
+
+
+Work = Callable[[Transaction], Any]
+
+
+@dataclass(slots=True)
+class _Job:
+    work: Work
+    future: Future[Any] | asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop | None  # whose thread must resolve the future; None: any
+    value: Any = None
+    error: BaseException | None = None
+
+
+class GroupCommit:
+    """Owns `db` and the thread that uses it. `begin` starts a transaction or raises; `translate` makes the error that
+    waiters see of one of SQLite's; `tend` is called on the thread after each commit."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        *,
+        begin: Callable[[sqlite3.Connection], Transaction],
+        translate: Callable[[sqlite3.Error], LedgerError],
+        tend: Callable[[sqlite3.Connection], None],
+    ) -> None:
+        self._db = db
+        self._begin = begin
+        self._translate = translate
+        self._tend = tend
+        self._waiting: deque[_Job] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="mesh-ledger", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[Transaction], T]) -> Future[T]:
+        """Queue `work`. Cancelling the future before its turn keeps it from running."""
+        future: Future[T] = Future()
+        self._put(_Job(work, future, None))
+        return future
+
+    def submit_async(self, work: Callable[[Transaction], T]) -> asyncio.Future[T]:
+        """The same for a coroutine, which is woken together with all others of its loop. Once called, the work is
+        done whether or not anybody still awaits it."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._put(_Job(work, future, loop))
+        return future
+
+    def close(self) -> None:
+        """Finish what is queued, then stop. Later submissions raise LedgerError."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _put(self, job: _Job) -> None:
+        with self._wake:
+            if self._closing:
+                raise LedgerError("ledger: closed")
+            self._waiting.append(job)
+            self._wake.notify()
+
+    def _take(self) -> list[_Job]:
+        with self._wake:
+            while not self._waiting and not self._closing:
+                self._wake.wait()
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_GROUP))]
+
+    def _run(self) -> None:
+        while jobs := self._take():
+            live = [j for j in jobs if not isinstance(j.future, Future) or j.future.set_running_or_notify_cancel()]
+            if live:
+                self._commit(live)
+                _resolve(live)
+        self._db.close()
+
+    def _commit(self, jobs: list[_Job]) -> None:
+        try:
+            transaction = self._begin(self._db)
+            for job in jobs:
+                self._attempt(transaction, job)
+            self._db.execute("COMMIT")
+        except BaseException as e:  # noqa: BLE001 - whatever it is, the waiters must hear of it and the thread live on
+            self._roll_back()
+            for job in jobs:
+                if job.error is None:
+                    job.value, job.error = None, self._visible(e)
+            return
+        self._tend(self._db)
+
+    def _attempt(self, transaction: Transaction, job: _Job) -> None:
+        """Run one piece of work in its savepoint. Raises only if the whole transaction is lost."""
+        db = transaction.db
+        count, head = transaction.count, transaction.head
+        db.execute("SAVEPOINT job")
+        try:
+            job.value = job.work(transaction)
+        except BaseException as e:
+            if not db.in_transaction:  # SQLite gave all of it up: a full disk, a failing one
+                raise
+            job.error = self._visible(e)
+            transaction.count, transaction.head = count, head
+            db.execute("ROLLBACK TO job")
+        db.execute("RELEASE job")
+
+    def _roll_back(self) -> None:
+        with suppress(sqlite3.Error):  # the next BEGIN says what is wrong, to someone who waits for it
+            rollback(self._db)
+
+    def _visible(self, error: BaseException) -> BaseException:
+        # one object per waiter: exceptions collect the frames they pass through
+        if isinstance(error, sqlite3.Error):
+            return self._translate(error)
+        if isinstance(error, LedgerError):
+            return type(error)(str(error))
+        return error
+
+
+def _resolve(jobs: list[_Job]) -> None:
+    per_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+    for job in jobs:
+        if job.loop is not None:
+            per_loop.setdefault(job.loop, []).append(job)
+        elif job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.value)
+    for loop, theirs in per_loop.items():
+        with suppress(RuntimeError):  # the loop is closed: what is durable stays, nobody is left to hear of it
+            loop.call_soon_threadsafe(_resolve_on_loop, theirs)
+
+
+def _resolve_on_loop(jobs: list[_Job]) -> None:
+    for job in jobs:
+        if job.future.done():  # its awaiter was cancelled
+            continue
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.value)

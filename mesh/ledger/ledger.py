@@ -1,0 +1,173 @@
+"""The ledger of one steward, as its owner writes it.
+
+Nothing is acknowledged that is not on disk: every future resolves after the commit that holds its work. `make` is
+called on the writer thread inside that transaction, so the place of a receipt, its signature and its row are one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Self
+
+from mesh.errors import LedgerLocked, LedgerUnwritable
+from mesh.ledger import opening
+from mesh.ledger.format import BUSY_TIMEOUT_MS, translate, wal_path
+from mesh.ledger.group import GroupCommit, Transaction
+from mesh.ledger.owner import OwnerLock
+from mesh.ledger.reader import LedgerReader
+from mesh.ledger.values import Intent, Kept, Position
+from mesh.ledger.work import checkpoint_work, intent_work, purge_work, seal_work
+from mesh.schema.envelope import Sealed
+
+# The log is merged every 4 MiB. It grows beyond that only while somebody reads without pause; from here on the writer
+# waits for a gap and says so.
+WAL_LIMIT_BYTES = 64 * 1024 * 1024
+_GAP_TIMEOUT_MS = 100
+
+Make = Callable[[Position], Sealed]
+
+_log = logging.getLogger("mesh.ledger")
+
+
+class Ledger:
+    """One process, one writer thread. `moved` says that the file is not where or what it was when it was last open (a
+    copy, a restored backup, another disk): its steward may be at work elsewhere too. `torn` is where bytes were set
+    aside that a crash had left half written."""
+
+    def __init__(self, path: Path, lock: OwnerLock, opened: opening.Opened, wal_limit: int) -> None:
+        self.path = path
+        self.moved = opened.moved
+        self.torn = opened.torn
+        self._file = opened.file
+        self._epoch = opened.owner_epoch
+        self._lock = lock
+        self._wal = wal_path(path)
+        self._wal_limit = self._wal_alarm = wal_limit
+        self._reader = LedgerReader(path)
+        self._closed = False
+        self._purged = False
+        self._group = GroupCommit(
+            opened.db, begin=self._begin, translate=lambda e: translate(e, path), tend=self._tend_log
+        )
+
+    @classmethod
+    def open(cls, path: Path, *, steward: bytes, wal_limit_bytes: int = WAL_LIMIT_BYTES) -> Self:
+        """Open or create the ledger file `path` of the 32-byte key `steward`; its directory is made 0700 if need be.
+
+        Raises LedgerLocked (another owner), LedgerVersion, LedgerCorrupt (it contradicts itself or its last signed
+        checkpoint), LedgerUnwritable, or LedgerError (not a ledger, or another steward's).
+        """
+        path = Path(os.path.realpath(path))
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as e:
+            raise LedgerUnwritable(f"state directory {path.parent}: {e.strerror}") from None
+        lock = OwnerLock(path.with_name(path.name + ".lock"), steward)
+        try:
+            return cls(path, lock, opening.open_file(path, steward), wal_limit_bytes)
+        except BaseException:
+            lock.close()
+            raise
+
+    def close(self) -> None:
+        """Finish what is queued, merge the log, let the lock go."""
+        if not self._closed:
+            self._closed = True
+            self._reader.close()
+            self._group.close()
+            self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def reader(self) -> LedgerReader:
+        """Reads on connections of its own, never the writer's."""
+        return self._reader
+
+    @property
+    def wal_bytes(self) -> int:
+        """The size of the log that is not merged yet."""
+        try:
+            return self._wal.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def open_intent(self, intent: Intent) -> Future[bytes | None]:
+        """Write down that a serve is about to start. Resolves to None once that is durable, or to the serve id of the
+        first serve under this caller and idempotency key, sealed already, if there is one: then nothing was written.
+        Raises Conflict (`idempotency_in_flight`, `idempotency_mismatch`), LedgerUnwritable, LedgerLocked."""
+        return self._group.submit(intent_work(intent))
+
+    def open_intent_async(self, intent: Intent) -> asyncio.Future[bytes | None]:
+        """`open_intent` to be awaited; all that wait for one commit cost their loop one wake-up."""
+        return self._group.submit_async(intent_work(intent))
+
+    def seal(self, serve_id: bytes, make: Make, kept: Kept | None = None) -> Future[Sealed]:
+        """Give the serve its place, have `make` sign a receipt for it, and append that in place of the intent, in one
+        transaction. Raises what `make` raises, LedgerUnwritable, LedgerLocked, or LedgerError where there is no such
+        intent or the receipt made is not the one asked for; the intent then stays."""
+        return self._group.submit(seal_work(serve_id, make, kept))
+
+    def seal_async(self, serve_id: bytes, make: Make, kept: Kept | None = None) -> asyncio.Future[Sealed]:
+        """`seal` to be awaited; it is sealed even if its awaiter is cancelled."""
+        return self._group.submit_async(seal_work(serve_id, make, kept))
+
+    def checkpoint(self, make: Make) -> Future[Sealed]:
+        """Store a signed checkpoint over all receipts there are: `Position.seq` is their number, `prev` the last."""
+        return self._group.submit(checkpoint_work(make))
+
+    def checkpoint_async(self, make: Make) -> asyncio.Future[Sealed]:
+        return self._group.submit_async(checkpoint_work(make))
+
+    def open_intents(self) -> list[Intent]:
+        return self._reader.open_intents()
+
+    def purge_kept(self, now_ns: int) -> Future[int]:
+        """Delete, and overwrite on disk, what was kept until `now_ns` or earlier. Resolves to the number of serves."""
+
+        def work(transaction: Transaction) -> int:
+            purged = purge_work(transaction, now_ns)
+            self._purged = self._purged or purged > 0
+            return purged
+
+        return self._group.submit(work)
+
+    def _begin(self, db: sqlite3.Connection) -> Transaction:
+        # a log written into a file that has lost its name would be lost with it
+        if opening.file_of(self.path) != self._file:
+            raise LedgerUnwritable(f"ledger {self.path}: the file was moved, replaced or deleted while in use")
+        db.execute("BEGIN IMMEDIATE")
+        count, head, epoch = db.execute("SELECT count, head, owner_epoch FROM meta").fetchone()
+        if epoch != self._epoch:
+            raise LedgerLocked(f"ledger {self.path}: another owner took over (epoch {epoch}, expected {self._epoch})")
+        return Transaction(db, count, head)
+
+    def _tend_log(self, db: sqlite3.Connection) -> None:
+        """Keep the log short: what the automatic merge leaves, and what a purge must not leave."""
+        size = self.wal_bytes
+        if size <= self._wal_alarm and not self._purged:
+            return
+        try:
+            db.execute(f"PRAGMA busy_timeout = {_GAP_TIMEOUT_MS}")
+            busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        except sqlite3.Error as e:
+            _log.warning("ledger %s: the log cannot be merged: %s", self.path, e)
+            return
+        if busy and size > self._wal_alarm:
+            _log.warning(
+                "ledger %s: a reader holds the log open, %d bytes and growing (limit %d)",
+                self.path, size, self._wal_limit,
+            )  # fmt: skip
+        self._wal_alarm = max(2 * size, self._wal_limit) if busy else self._wal_limit
+        self._purged = self._purged and bool(busy)

@@ -1,0 +1,62 @@
+"""What goes into the ledger and comes out of it. Bytes that are canonical CBOR are kept as they are, never remade."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """A client's `Idempotency-Key`. `body_mac` is a 32-byte keyed hash of the request's body: the body itself is not
+    kept."""
+
+    key: str
+    body_mac: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A serve that is about to start. `serve_id` is 16 bytes, `caller` an opaque name of the credential, `started_ns`
+    Unix time; `request`, `engine` and `settings` are the canonical CBOR of the ServeRequest, the EngineBlock and the
+    engine's settings document."""
+
+    serve_id: bytes
+    caller: str
+    request: bytes
+    engine: bytes
+    settings: bytes
+    recipe_id: str
+    started_ns: int
+    idempotency: Idempotency | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the next receipt goes: its `seq`, and the id of the receipt before it (None at 0). To a checkpoint the
+    same two say how many receipts there are and which is the last."""
+
+    seq: int
+    prev: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What an operator who turned keeping on holds of a serve until `until_ns` (Unix time): packed prompt ids, packed
+    output ids, and the prompt's text where there was one."""
+
+    payload: bytes
+    output: bytes
+    prompt: str | None
+    until_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One receipt of the ledger: the signed envelope, and what only the ledger knows of it."""
+
+    seq: int
+    receipt_id: bytes
+    serve_id: bytes
+    caller: str
+    envelope: bytes
+    request: bytes

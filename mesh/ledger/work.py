@@ -1,0 +1,109 @@
+"""The pieces of work that a transaction is made of: one function per thing that can be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mesh.errors import Conflict, LedgerError, SchemaError
+from mesh.ledger.group import Transaction
+from mesh.ledger.values import Intent, Kept, Position
+from mesh.schema.envelope import Sealed
+from mesh.schema.ids import ContentId, serve_id_text
+from mesh.schema.limits import MAX_SETTINGS_BYTES
+
+
+def intent_work(intent: Intent) -> Callable[[Transaction], bytes | None]:
+    serve_id_text(intent.serve_id)  # refuses another length
+    if len(intent.settings) > MAX_SETTINGS_BYTES:
+        raise SchemaError(f"settings document: {len(intent.settings)} bytes, at most {MAX_SETTINGS_BYTES}")
+    digest = ContentId.of_canonical("settings", intent.settings)
+    key = intent.idempotency
+
+    def work(transaction: Transaction) -> bytes | None:
+        db = transaction.db
+        if key is not None:
+            first = _first_serve(transaction, intent.caller, key.key, key.body_mac)
+            if first is not None:
+                return first
+        db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (digest, intent.settings))
+        db.execute(
+            "INSERT INTO intents VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                intent.serve_id, intent.caller, intent.request, intent.engine, digest, intent.recipe_id,
+                intent.started_ns, None if key is None else key.key,
+            ),
+        )  # fmt: skip
+        if key is not None:
+            db.execute(
+                "INSERT INTO idempotency VALUES (?, ?, ?, ?)", (intent.caller, key.key, key.body_mac, intent.serve_id)
+            )
+        return None
+
+    return work
+
+
+def _first_serve(transaction: Transaction, caller: str, key: str, body_mac: bytes) -> bytes | None:
+    row = transaction.db.execute(
+        """
+        SELECT body_mac, serve_id, EXISTS (SELECT 1 FROM receipts AS r WHERE r.serve_id = k.serve_id)
+        FROM idempotency AS k WHERE caller = ? AND key = ?""",
+        (caller, key),
+    ).fetchone()
+    if row is None:
+        return None
+    first_mac, serve_id, sealed = row
+    if first_mac != body_mac:
+        raise Conflict(f"idempotency key {key[:80]!r}: was used for another request body", code="idempotency_mismatch")
+    if not sealed:
+        raise Conflict(
+            f"idempotency key {key[:80]!r}: serve {serve_id_text(serve_id)} is still in flight",
+            code="idempotency_in_flight",
+        )
+    return bytes(serve_id)
+
+
+def seal_work(
+    serve_id: bytes, make: Callable[[Position], Sealed], kept: Kept | None
+) -> Callable[[Transaction], Sealed]:
+    def work(transaction: Transaction) -> Sealed:
+        db = transaction.db
+        intent = db.execute("SELECT caller, request FROM intents WHERE serve_id = ?", (serve_id,)).fetchone()
+        if intent is None:
+            raise LedgerError(f"serve {serve_id_text(serve_id)}: has no open intent to seal")
+        position = Position(transaction.count, transaction.head)
+        sealed = make(position)
+        made = (sealed.value.serve_id, sealed.value.seq, sealed.value.prev)
+        if made != (serve_id, position.seq, position.prev):
+            raise LedgerError(f"serve {serve_id_text(serve_id)}: receipt made is not the one for seq {position.seq}")
+        db.execute(
+            "INSERT INTO receipts VALUES (?, ?, ?, ?, ?, ?)",
+            (position.seq, sealed.id, serve_id, intent[0], sealed.envelope, intent[1]),
+        )
+        db.execute("DELETE FROM intents WHERE serve_id = ?", (serve_id,))
+        if kept is not None:
+            db.execute(
+                "INSERT INTO kept VALUES (?, ?, ?, ?, ?)",
+                (serve_id, kept.payload, kept.output, kept.prompt, kept.until_ns),
+            )
+        transaction.count, transaction.head = position.seq + 1, sealed.id
+        return sealed
+
+    return work
+
+
+def checkpoint_work(make: Callable[[Position], Sealed]) -> Callable[[Transaction], Sealed]:
+    def work(transaction: Transaction) -> Sealed:
+        position = Position(transaction.count, transaction.head)
+        sealed = make(position)
+        if (sealed.value.count, sealed.value.head) != (position.seq, position.prev):
+            raise LedgerError(f"checkpoint made counts {sealed.value.count} receipts, expected {position.seq}")
+        transaction.db.execute(
+            "INSERT INTO checkpoints (count, envelope) VALUES (?, ?)", (position.seq, sealed.envelope)
+        )
+        return sealed
+
+    return work
+
+
+def purge_work(transaction: Transaction, now_ns: int) -> int:
+    return transaction.db.execute("DELETE FROM kept WHERE until_ns <= ?", (now_ns,)).rowcount
