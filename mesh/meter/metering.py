@@ -1,0 +1,299 @@
+"""The one thread that reads the meters, and what serves see of it.
+
+A serve's beginning and end each need a reading taken after they were asked for. Whoever asks while the thread is busy
+waits for the same next reading, so many serves cost few readings. Nothing in here reads a meter on an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+from mesh.meter.allocation import Allocation, EpochTotals, absent
+from mesh.meter.protocol import EnergyMeter, Reading
+from mesh.schema.energy import Energy
+
+__all__ = ["EpochTotals", "Metering"]
+
+IDLE_INTERVAL_S = 1.0  # with no serve running, nobody waits for finer idle figures
+SPACING_S = 0.001  # at most a thousand readings a second, whatever the rate of serves; no counter moves faster
+PATIENCE_S = 5.0  # a driver that hangs longer costs the serve its figure, not its answer
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Ask:
+    """`future` gets the Energy of an `end`, None of a `begin`; a `discard` has nobody waiting."""
+
+    what: Literal["begin", "end", "discard"]
+    serve_id: bytes
+    at_ns: int
+    domains: tuple[str, ...] = ()
+    keep: bool = True
+    future: asyncio.Future[Energy | None] | None = None
+    guard_until_ns: int = 0
+
+
+_Answer = tuple["asyncio.Future[Energy | None]", Energy | None]
+
+
+class Metering:
+    """Energy per serve over all meters. `interval_s` between polls while serves run; `random` gives the epoch ids.
+
+    Raises MeterError where the meters' domains cannot stand in one receipt. Owns the meters: `close` closes them.
+    Without meters there is no thread, and every figure is absent with reason `no-meter`.
+    """
+
+    def __init__(
+        self,
+        meters: Sequence[EnergyMeter],
+        *,
+        interval_s: float = 0.05,
+        random: Callable[[int], bytes] = os.urandom,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._meters = [(meter, tuple(meter.domains())) for meter in meters]
+        self._interval_s = interval_s
+        self._now_ns = monotonic_ns
+        self._allocation = Allocation((domain for _, domains in self._meters for domain in domains), lambda: random(16))
+        self._books = threading.Lock()  # guards the allocation; held for microseconds, never while a meter is read
+        self._wake = threading.Condition()  # guards what follows
+        self._asks: list[_Ask] = []
+        self._state: Literal["new", "running", "closed"] = "new"
+        self._reading_since: float | None = None
+        self._thread: threading.Thread | None = None
+        self._thread_ended = False
+        self._guarding: list[_Ask] = []  # the thread's own: ends that wait for their guard interval
+        self._broken: set[int] = set()  # the thread's own: meters whose failure was logged
+        self._covering: dict[str, tuple[str, ...]] = {}
+        self._open: dict[bytes, tuple[int, str | None]] = {}  # begun when, and why there will be no figure
+
+    def start(self) -> None:
+        """Start reading. Once."""
+        with self._wake:
+            if self._state != "new":
+                return
+            self._state = "running"
+        if any(domains for _, domains in self._meters):
+            self._thread = threading.Thread(target=self._run, name="mesh-meter", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop reading; serves still open get no figure. Returns when the thread has ended, or has been stuck in a
+        driver for longer than anyone should wait."""
+        with self._wake:
+            if self._state == "closed":
+                return
+            self._state = "closed"
+            self._wake.notify_all()
+        if self._thread is not None:
+            self._thread.join(PATIENCE_S)
+            if self._thread.is_alive():
+                _log.error("meter thread: still inside a driver after %s s, left behind", PATIENCE_S)
+                return
+        for meter, _ in self._meters:
+            meter.close()
+
+    async def begin(self, serve_id: bytes, recipe_id: str) -> None:
+        """Count the serve as active from a reading taken now. Never raises: where nothing can be counted, `end` says
+        why."""
+        domains = self._covering.get(recipe_id)
+        if domains is None:
+            domains = self._covering[recipe_id] = self._allocation.covering(recipe_id)
+        now_ns = self._now_ns()
+        fault = "no-meter" if not domains else self._unable()
+        self._open[serve_id] = (now_ns, fault)
+        if fault is not None:
+            return
+        try:
+            if await self._ask(_Ask("begin", serve_id, now_ns, domains)) is _LATE:
+                self._open[serve_id] = (now_ns, "meter-late")
+        except asyncio.CancelledError:
+            self._open.pop(serve_id, None)
+            raise
+
+    async def end(self, serve_id: bytes, *, keep: bool = True) -> Energy:
+        """The serve's figure, from a reading taken now. It stays open in `totals` until `sealed` or `discard`. Without
+        `keep` (interrupted, abandoned) there is no figure, and what it held is unattributed."""
+        began_ns, fault = self._open.pop(serve_id, (None, "not-begun"))
+        now_ns = self._now_ns()
+        if fault is None:
+            fault = self._unable()
+        if fault is None:
+            energy = await self._ask(_Ask("end", serve_id, now_ns, keep=keep))
+            if isinstance(energy, Energy):
+                return energy
+            fault = "meter-late" if energy is _LATE else "meter-stopped"
+        return absent(fault, None if began_ns is None else max(0, now_ns - began_ns))
+
+    def sealed(self, serve_id: bytes) -> None:
+        """The receipt with this serve's figure is in the ledger: `totals` no longer counts it as open. From any thread;
+        called in the order of the receipts, it makes `totals` exact for a checkpoint between them."""
+        with self._books:
+            self._allocation.sealed(serve_id)
+
+    def discard(self, serve_id: bytes) -> None:
+        """No receipt will carry this serve's figure: what it held is unattributed. From any thread."""
+        self._open.pop(serve_id, None)
+        with self._books:
+            self._allocation.discard(serve_id, self._now_ns())
+
+    def totals(self) -> EpochTotals:
+        """The running epoch's books as of the latest reading. From any thread."""
+        with self._books:
+            return self._allocation.totals()
+
+    def ended(self) -> list[EpochTotals]:
+        """The books of the last ended epochs, oldest first. From any thread."""
+        with self._books:
+            return self._allocation.ended()
+
+    def _unable(self) -> str | None:
+        """Why no reading can be had now, without waiting for it."""
+        if self._state != "running" or self._thread_ended:
+            return "meter-stopped"
+        since = self._reading_since
+        return "meter-late" if since is not None and time.monotonic() - since > PATIENCE_S else None
+
+    async def _ask(self, ask: _Ask) -> Energy | _Late | None:
+        ask.future = asyncio.get_running_loop().create_future()
+        self._put(ask)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await ask.future
+        except TimeoutError:
+            self._put(_Ask("discard", ask.serve_id, ask.at_ns))
+            return _LATE
+        except asyncio.CancelledError:
+            # Whoever asked is gone: an open share would thin out everyone else's for ever.
+            self._put(_Ask("discard", ask.serve_id, ask.at_ns))
+            raise
+
+    def _put(self, ask: _Ask) -> None:
+        with self._wake:
+            if self._state == "running" and not self._thread_ended:
+                self._asks.append(ask)
+                self._wake.notify()
+                return
+        if ask.future is not None:
+            ask.future.set_result(None)
+
+    def _run(self) -> None:
+        asks: list[_Ask] = []
+        try:
+            read_at = time.monotonic() - IDLE_INTERVAL_S
+            while True:
+                with self._wake:
+                    if not self._asks and self._state == "running":
+                        self._wake.wait(self._pause_s(read_at))
+                time.sleep(max(0.0, read_at + SPACING_S - time.monotonic()))
+                with self._wake:
+                    asks, self._asks = self._asks, []
+                    if self._state != "running":
+                        return
+                self._reading_since = read_at = time.monotonic()
+                now_ns = self._now_ns()
+                readings = self._read(now_ns)
+                self._reading_since = None
+                with self._books:
+                    self._allocation.tick(readings)
+                    done = self._settle(asks, now_ns)
+                asks = []
+                _deliver(done)
+        finally:
+            self._thread_ended = True
+            with self._wake:
+                asks += self._asks
+                self._asks = []
+            _deliver([(ask.future, None) for ask in (*asks, *self._guarding) if ask.future is not None])
+
+    def _pause_s(self, read_at: float) -> float:
+        busy = len(self._allocation) > 0
+        pause = read_at + (self._interval_s if busy else max(self._interval_s, IDLE_INTERVAL_S)) - time.monotonic()
+        for ask in self._guarding:
+            pause = min(pause, (ask.guard_until_ns - self._now_ns()) / 1e9)
+        return max(0.0, pause)
+
+    def _read(self, now_ns: int) -> list[Reading]:
+        readings: list[Reading] = []
+        for index, (meter, domains) in enumerate(self._meters):
+            try:
+                readings += meter.read()
+                self._broken.discard(index)
+            except Exception:  # noqa: BLE001 - a driver's bug must not end the metering of everyone
+                if index not in self._broken:
+                    self._broken.add(index)
+                    _log.exception("meter %s: read failed", type(meter).__name__)
+                readings += [Reading(domain.name, now_ns, None, "meter-failed") for domain in domains]
+        return readings
+
+    def _settle(self, asks: list[_Ask], now_ns: int) -> list[_Answer]:
+        """Apply what was asked, in the order it was asked, to the reading just taken."""
+        allocation = self._allocation
+        done: list[_Answer] = []
+
+        def finish(ask: _Ask, *, guarded: bool) -> None:
+            energy = absent("abandoned")
+            if ask.serve_id in allocation:
+                energy = allocation.end(ask.serve_id, ask.at_ns, keep=ask.keep, guarded=guarded)
+            if ask.future is not None:
+                done.append((ask.future, energy))
+
+        # Before anything new begins: whoever begins at this reading came after the guard interval.
+        waiting = []
+        for ask in self._guarding:
+            if now_ns >= ask.guard_until_ns:
+                finish(ask, guarded=True)
+            else:
+                waiting.append(ask)
+        for ask in asks:
+            if ask.what == "begin":
+                if ask.serve_id not in allocation:
+                    allocation.begin(ask.serve_id, ask.domains, ask.at_ns)
+                if ask.future is not None:
+                    done.append((ask.future, None))
+            elif ask.what == "discard":
+                allocation.discard(ask.serve_id, ask.at_ns)
+            else:
+                ask.guard_until_ns = now_ns + (allocation.guard_ns(ask.serve_id) if ask.keep else 0)
+                waiting.append(ask)
+        self._guarding = []
+        for ask in waiting:
+            # Nobody waits for a claim that cannot be made any more.
+            if now_ns < ask.guard_until_ns and allocation.guard_ns(ask.serve_id):
+                self._guarding.append(ask)
+            else:
+                finish(ask, guarded=False)
+        return done
+
+
+class _Late:
+    """No reading came in time."""
+
+
+_LATE = _Late()
+
+
+def _deliver(done: list[_Answer]) -> None:
+    """Resolve futures on their own loops, one call into each."""
+    loops: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
+    for answer in done:
+        loops.setdefault(answer[0].get_loop(), []).append(answer)
+    for loop, batch in loops.items():
+        # A loop that was closed while its serves waited has nobody left to tell.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_resolve, batch)
+
+
+def _resolve(batch: list[_Answer]) -> None:
+    for future, energy in batch:
+        if not future.done():
+            future.set_result(energy)
