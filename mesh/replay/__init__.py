@@ -1,0 +1,1 @@
+"""From a receipt, a disclosure and an engine to a verdict."""
