@@ -66,19 +66,25 @@ class Reader:
         """The bytes of `count` strings of at most `maximum` bytes, lengths included. Vocabularies hold pieces of
         characters, so nothing is decoded here."""
         self._fits(field, count * _LENGTH.size)
-        start, unpack, step = self.at, _LENGTH.unpack_from, _LENGTH.size
+        # Spelled out, not through `length` and `take`: a vocabulary is a hundred thousand turns of this loop.
+        unpack, data, have, at = _LENGTH.unpack_from, self._data, len(self._data), self.at
+        start = at
         for i in range(count):
-            # Spelled out, not through `length` and `take`: a vocabulary is a hundred thousand turns of this loop.
-            if self.at + step > len(self._data):
-                self._need(f"{field}[{i}]", step)
-            length = unpack(self._data, self.at)[0]
-            if length > maximum:
-                raise self.fault(f"{field}[{i}]", f"length {length}, expected at most {maximum}")
-            self.at += step
-            if self.at + length > len(self._data):
+            body = at + 8
+            if body > have:
+                self.at = at
+                self._need(f"{field}[{i}]", 8)
+                have = len(data)
+            length = unpack(data, at)[0]
+            at = body + length
+            if at > have or length > maximum:
+                self.at = body
+                if length > maximum:
+                    raise self.fault(f"{field}[{i}]", f"length {length}, expected at most {maximum}", body - 8)
                 self._need(f"{field}[{i}]", length)
-            self.at += length
-        return bytes(self._data[start : self.at])
+                have = len(data)
+        self.at = at
+        return bytes(data[start:at])
 
     def _fits(self, field: str, count: int) -> None:
         if count > self.size - self.at:

@@ -74,6 +74,8 @@ def _read_tensor(reader: Reader, name: str, alignment: int) -> tuple[str, Tensor
     if row % kind.block:
         raise reader.fault(f"{field} dimension 0", f"{row}, expected a multiple of {kind.block} for {kind.name}", start)
     size = elements // kind.block * kind.block_bytes
+    if size > MAX_EXTENT:
+        raise reader.fault(f"{field} size", f"{size} bytes, expected at most {MAX_EXTENT}", start)
     start = reader.at
     offset = reader.length(f"{field} offset", MAX_EXTENT)
     if offset % alignment:
