@@ -348,12 +348,29 @@ def test_row_9_engine_that_is_closed():
     assert serve().replay(engine).reason == "engine-failed"
 
 
-def test_row_9_engine_that_refuses_what_was_served():
-    class Stopping(ReferenceEngine):
-        def refusal(self, request: ServeRequest) -> str | None:
-            return "stop: not here"
+class Reluctant(ReferenceEngine):
+    """Would serve if it were made to, but says that it should not be."""
 
-    assert serve().replay(Stopping()).detail.endswith("stop: not here")
+    def refusal(self, request: ServeRequest) -> str | None:
+        return "stop: not here"
+
+    async def serve(self, request: ServeRequest, prompt: Sequence[int], sink: TokenSink) -> Served:
+        return await ReferenceEngine().serve(request, prompt, sink)
+
+
+class Stale(Reluctant):
+    def refusal(self, request: ServeRequest) -> str | None:
+        return None
+
+    async def ready(self) -> None:
+        raise WeightsChanged("the files were replaced")
+
+
+@pytest.mark.parametrize(("engine", "why"), [(Reluctant(), "stop: not here"), (Stale(), "the files were replaced")])
+def test_row_9_engine_that_should_not_serve_is_not_run(engine, why):
+    verdict = serve().replay(engine)
+    assert told(verdict) == ("not-replayable", 9, "engine-failed", None)
+    assert verdict.detail.endswith(why)
 
 
 @pytest.mark.parametrize(
@@ -505,6 +522,12 @@ def test_row_15_margin_beyond_those_known_is_unknown():
     assert (verdict.row, verdict.margin) == (15, None)
 
 
+def test_margins_that_vary_between_runs_of_the_same_ids_are_no_instability():
+    engine = Playing(lambda run, made: dataclasses.replace(made, margins=(1.0, 0.5 + run)))
+    verdict = serve(committed=changed_at(1, serve().output)).replay(engine)
+    assert (verdict.row, verdict.margin) == (15, 0.5)
+
+
 # Cancelled serves.
 
 
@@ -516,7 +539,8 @@ def test_cut_serve_is_replayed_to_its_last_committed_id(cut):
         assert (verdict.row, verdict.kind, verdict.ending) == (10, "verified", "cut")
 
 
-def test_cut_serve_is_replayed_no_further():
+@pytest.mark.parametrize("cut", [0, 7])
+def test_cut_serve_is_replayed_no_further(cut):
     made: list[int] = []
 
     class Watched(ReferenceEngine):
@@ -525,8 +549,8 @@ def test_cut_serve_is_replayed_no_further():
             made.append(len(served.tokens))
             return served
 
-    assert serve(None, make_request(max_tokens=100_000), cut=7).replay(Watched()).row == 10
-    assert made == [7]
+    assert serve(None, make_request(max_tokens=100_000), cut=cut).replay(Watched()).row == 10
+    assert made == [cut]
 
 
 def test_cut_serve_on_an_engine_that_makes_more_than_asked():
