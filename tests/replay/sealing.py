@@ -15,6 +15,7 @@ from mesh.schema.commitment import opening, opening_key, output_commitment
 from mesh.schema.disclosure import Disclosure, settings_digest
 from mesh.schema.energy import Energy
 from mesh.schema.envelope import SigningKey, seal
+from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import EngineBlock, Receipt
 from mesh.schema.request import Sampling, ServeRequest, pack_ids, payload_digest, prompt_hash_of_text
 
@@ -139,3 +140,23 @@ class Playing(ReferenceEngine):
         for token in served.tokens:
             sink.put(token)
         return served
+
+
+class Renamed(ReferenceEngine):
+    def __init__(self, backend_id: str, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.backend_id = backend_id
+
+
+def told(verdict: Verdict) -> tuple[str, int, str | None, str | None]:
+    return verdict.kind, verdict.row, verdict.reason, verdict.field
+
+
+def retold(made: Served, tokens: Sequence[int], **outcome: object) -> Served:
+    """What an engine gives back for other ids, counted right."""
+    counts = {"tokens_out": len(tokens), "tokens_accepted": len(tokens)}
+    return Served(tuple(tokens), ServeOutcome.of(**(made.outcome.to_map() | counts | outcome)), made.margins)
+
+
+def changed_at(index: int, ids: Sequence[int]) -> list[int]:
+    return [*ids[:index], ids[index] ^ 1, *ids[index + 1 :]]
