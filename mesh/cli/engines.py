@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -102,3 +104,40 @@ def packaged_model() -> Path:
 
 async def open_engine(args: argparse.Namespace) -> ServingEngine:
     return await start_engine(spec_of(args))
+
+
+async def start_engine(spec: EngineSpec) -> ServingEngine:
+    """Start what `spec` says. Raises ModelFileError, EngineError or UsageError."""
+    if spec.gguf is None:
+        from mesh.engine.reference import ReferenceEngine
+
+        return ReferenceEngine(spec.name or "reference")
+    try:
+        from mesh.engine.gguf import GgufConfig, GgufEngine
+    except ImportError as e:
+        raise UsageError(f"GGUF models need the extra: pip install 'servemesh[gguf]' ({e.name} is missing)") from None
+    template = None
+    if spec.chat_template is not None:
+        template = spec.chat_template.read_text(encoding="utf-8")
+    given = {
+        "slots": spec.slots,
+        "context_tokens": spec.context,
+        "kv_type": spec.kv_type,
+        "threads": spec.threads,
+        "ubatch": spec.ubatch,
+        "chat_template": template,
+        "watts_u": spec.cpu_watts_u,
+    }
+    return await GgufEngine.start(
+        GgufConfig(
+            spec.gguf,
+            recipe_id=spec.name,
+            flash_attention=spec.flash_attention,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+    )
+
+
+def engine_pid(engine: ServingEngine) -> Callable[[], int | None]:
+    """The process whose CPU time an engine's serves cost: its child, or this one."""
+    return lambda: getattr(engine, "pid", os.getpid())
