@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import note
-from mesh.cli.engines import EngineSpec, start_engine
+from mesh.cli.engines import EngineSpec, engine_pid, start_engine
 from mesh.cli.state import State
 from mesh.ledger import Ledger
 from mesh.meter.cpu_time import CpuTimeMeter

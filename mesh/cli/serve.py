@@ -1,0 +1,144 @@
+"""`mesh serve`: the gateway, from flags or from a `mesh.toml`, until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mesh.cli.console import emit, note
+from mesh.cli.engines import PACKAGED, EngineSpec, add_engine_flags, packaged_model, positive, spec_of
+from mesh.cli.state import State, add_state_flag, state_of
+from mesh.errors import UsageError
+
+if TYPE_CHECKING:
+    from mesh.gateway.config import Backend, GatewayConfig
+
+_DAY_NS = 24 * 3600 * 10**9
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="serve a model on loopback, with a receipt for every answer",
+        description="Serve one model behind OpenAI's API. Either --config, or the flags of one engine.",
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="a mesh.toml; --host, --port and --state override it"
+    )
+    parser.add_argument("--host", help="address to listen on (127.0.0.1); another than loopback needs [auth] keys")
+    parser.add_argument("--port", type=port, help="port to listen on (8080; 0 takes a free one)")
+    parser.add_argument(
+        "--keep-days", type=positive, metavar="N", help="keep prompts and answers so long, to be disclosed later"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout once it serves")
+    add_state_flag(parser)
+    add_engine_flags(parser, required=False)
+    parser.set_defaults(run=run)
+
+
+def port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    state: State
+    spec: EngineSpec
+    gateway: GatewayConfig
+    keys: list[str]
+    keep_ns: int | None
+
+
+def run(args: argparse.Namespace) -> int:
+    plan = _plan(args)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    asyncio.run(_serve(plan, as_json=args.json))
+    return 0
+
+
+def _plan(args: argparse.Namespace) -> _Plan:
+    from mesh.gateway.config import GatewayConfig, MeshConfig
+
+    has_engine = args.gguf is not None or args.reference
+    if args.config is None:
+        if not has_engine:
+            raise UsageError("name an engine (--gguf FILE or --reference) or a --config")
+        keep_ns = None if args.keep_days is None else args.keep_days * _DAY_NS
+        return _Plan(state_of(args), spec_of(args), _overridden(GatewayConfig(), args), [], keep_ns)
+    if has_engine or args.cpu_watts is not None or args.keep_days is not None:
+        raise UsageError("--config says which engine, meter and disclosures; their flags do not go with it")
+    config = MeshConfig.load(args.config)
+    base = args.config.parent
+    state = State(base / config.state.dir) if args.state is None else state_of(args)
+    spec = _backend_spec(config.backend[0], base, config.meter.cpu_watts_u)
+    return _Plan(state, spec, _overridden(config.gateway, args), config.auth.keys, config.disclosures.keep_ns)
+
+
+def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfig:
+    given = {name: getattr(args, name) for name in ("host", "port") if getattr(args, name) is not None}
+    return config.model_copy(update=given)
+
+
+def _backend_spec(backend: Backend, base: Path, cpu_watts_u: int | None) -> EngineSpec:
+    """Paths in a config file are relative to that file."""
+    if backend.kind == "reference":
+        return EngineSpec(
+            None, backend.name, slots=backend.slots, context=backend.context_tokens, cpu_watts_u=cpu_watts_u
+        )
+    return EngineSpec(
+        gguf=packaged_model() if backend.path == PACKAGED else base / backend.path,
+        name=backend.name,
+        slots=backend.slots,
+        context=backend.context_tokens,
+        kv_type=backend.kv_type,
+        flash_attention=backend.flash_attention,
+        threads=backend.threads,
+        ubatch=backend.ubatch,
+        chat_template=None if backend.chat_template is None else base / backend.chat_template,
+        cpu_watts_u=cpu_watts_u,
+    )
+
+
+async def _serve(plan: _Plan, *, as_json: bool) -> None:
+    from mesh.cli.assembly import assembled
+    from mesh.gateway.app import Gateway
+    from mesh.schema.ids import steward_text
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with assembled(plan.state, plan.spec, keep_ns=plan.keep_ns) as mesh:
+        gateway = Gateway(mesh.steward, [mesh.engine], plan.gateway, keys=plan.keys)
+        bound = await gateway.start(plan.gateway.host, plan.gateway.port)
+        try:
+            host = f"[{plan.gateway.host}]" if ":" in plan.gateway.host else plan.gateway.host
+            url = f"http://{host}:{bound}"
+            steward = steward_text(mesh.steward.public)
+            if mesh.recovered:
+                note(f"sealed {len(mesh.recovered)} serves that the last run left unfinished, as interrupted")
+            check = getattr(mesh.engine, "self_check", None)
+            if check is not None:
+                note(f"determinism: {check.reason}")
+            if plan.keep_ns is not None:
+                note(
+                    f"prompts and answers are kept for {plan.keep_ns // _DAY_NS} days, to be disclosed to their callers"
+                )
+            if plan.spec.cpu_watts_u is None:
+                note("energy: no meter; --cpu-watts gives a modelled figure")
+            note(f"serving {mesh.engine.recipe_id} on {url}/v1, steward {steward}")
+            if as_json:
+                emit({"url": url, "steward": steward, "model": mesh.engine.recipe_id, "recovered": len(mesh.recovered)})
+                sys.stdout.flush()
+            await stop.wait()
+            note("stopping: no new serves, running ones may end")
+        finally:
+            await gateway.stop()
