@@ -1,0 +1,380 @@
+"""GGUF models on a CPU: llama.cpp in a child process, seen from the gateway's side.
+
+This side checks the files, owns the chat template and the vocabulary's pieces, and keeps a child alive; the child
+(`gguf_child`) decodes. A child that dies takes the serves in flight with it and is started again, later each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mesh.engine import gguf_frames as frames
+from mesh.engine.chat_template import ChatTemplate
+from mesh.engine.gguf_described import GgufConfig, SelfCheck, backend_id, check_tokenizer
+from mesh.engine.gguf_process import ChildProcess, Message
+from mesh.engine.protocol import Served, TokenSink
+from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, SchemaError, WeightsChanged
+from mesh.identity.model import GgufModel, read_model
+from mesh.identity.weights import Weights, digest_files
+from mesh.schema.ids import ContentId
+from mesh.schema.outcome import Fidelity, ServeOutcome
+from mesh.schema.request import ServeRequest, pack_ids, unpack_ids
+
+_RESTART_FIRST_S = 0.25
+_RESTART_MOST_S = 60.0
+
+
+@dataclass(slots=True)
+class _Running:
+    """A serve in the child."""
+
+    sink: TokenSink
+    vocabulary: int
+    done: asyncio.Future[str]
+    tokens: list[int] = field(default_factory=list)
+    margins: list[float | None] = field(default_factory=list)
+
+
+class GgufEngine:
+    """Made by `start`. Everything it says about itself is constant while `process` is.
+
+    `self_check` holds what was measured at load and `self_check.reason` says it in a line; `pid` is the child's, None
+    while there is none.
+    """
+
+    backend_id: str
+    fidelity: Fidelity
+    est_uj_per_token: int | None
+    weights_digest: ContentId | None
+    template_digest: ContentId | None
+    precision: str | None
+    settings: Mapping[str, Any]
+    process: bytes
+    context_tokens: int
+    slots: int
+    self_check: SelfCheck
+
+    def __init__(self, config: GgufConfig, *, random: Callable[[int], bytes] = os.urandom) -> None:
+        self.recipe_id = config.recipe_id
+        self._config, self._random = config, random
+        self._model: GgufModel
+        self._weights: Weights
+        self._template: ChatTemplate | None = None
+        self._pieces: tuple[bytes, ...] = ()
+        self._child: ChildProcess | None = None
+        self._loaded: asyncio.Future[Message] | None = None
+        self._up = asyncio.Event()
+        self._closed = False
+        self._trouble: EngineUnavailable | None = None  # why there is no child, where it is not a restart
+        self._restarting: asyncio.Task[None] | None = None
+        self._restart_at = 0.0  # monotonic seconds
+        self._failures = 0  # since a serve last ended well
+        self._running: dict[int, _Running] = {}
+        self._texts: dict[int, asyncio.Future[list[int]]] = {}
+        self._numbered = 0
+
+    @classmethod
+    async def start(cls, config: GgufConfig) -> GgufEngine:
+        """Check the files, digest them, load the model and measure it.
+
+        Raises ModelFileError for a file that is unsound or lacks what cannot be guessed, EngineUnsupported where this
+        machine or library cannot run it, EngineFailed where the library does not load it, OSError where a file cannot
+        be read.
+        """
+        engine = cls(config)
+        try:
+            await engine._open()
+        except BaseException:
+            await engine.close()
+            raise
+        return engine
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child is not None and self._up.is_set() else None
+
+    def deterministic(self, request: ServeRequest) -> bool:
+        return self.self_check.deterministic
+
+    def refusal(self, request: ServeRequest) -> str | None:
+        sampling, vocabulary = request.sampling, len(self._pieces)
+        if request.decision is not None:
+            return "decision: this engine makes no typed decisions"
+        if sampling.grammar is not None:
+            return "grammar: this engine follows none"
+        if any(pair[0] >= vocabulary for pair in sampling.logit_bias):
+            return f"logit_bias: names an id that the vocabulary of {vocabulary} does not have"
+        if request.prompt_tokens < 1:
+            return "prompt: empty, there is nothing to go on from"
+        needed = request.prompt_tokens + request.max_tokens
+        if needed > self.context_tokens:
+            return f"max_tokens: prompt and output need {needed} tokens, the context holds {self.context_tokens}"
+        return None
+
+    async def ready(self) -> None:
+        if not self._up.is_set():
+            raise self._unavailable()
+        changed = await asyncio.to_thread(self._weights.changed)
+        if changed is not None:
+            raise WeightsChanged(f"model files: {changed}: to be digested again before they are served")
+
+    async def until_up(self) -> None:
+        """Wait for a child that is being started again. Raises EngineUnavailable where none will be."""
+        while not self._up.is_set():
+            if self._restarting is None or self._closed:
+                raise self._unavailable()
+            await asyncio.wait({self._restarting})
+
+    async def redigest(self) -> None:
+        """Take the files as they are now: check, digest and load them again. Serves in flight fail; `process` is a new
+        one. Raises as `start` does, and the engine then stays down until it is called again."""
+        if self._closed:
+            raise self._unavailable()
+        await self._stop(EngineFailed("gguf engine: the model files are digested again"))
+        self._trouble = EngineUnavailable("gguf engine: the model files could not be loaded again")
+        await self._open()
+        self._trouble = None
+
+    async def serve(self, request: ServeRequest, prompt: Sequence[int], sink: TokenSink) -> Served:
+        self._check(request, prompt)
+        child = self._child
+        if child is None or not self._up.is_set():
+            raise self._unavailable()
+        if sink.cancelled.is_set():
+            return self._served("cancelled", prompt, [], [])
+        number = self._number()
+        running = _Running(sink, len(self._pieces), asyncio.get_running_loop().create_future())
+        self._running[number] = running
+        sampling = request.sampling.to_map()
+        child.send({
+            "op": "serve", "serve": number, "prompt": pack_ids(prompt), "max_tokens": request.max_tokens,
+            "sampling": sampling,
+        })  # fmt: skip
+        cancelled: asyncio.Future[Any] = asyncio.ensure_future(sink.cancelled.wait())
+        endings: set[asyncio.Future[Any]] = {running.done, cancelled}
+        try:
+            await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done.done():
+                child.send({"op": "cancel", "serve": number})
+            finish = await running.done
+        finally:
+            cancelled.cancel()
+            # nobody waits any more where this task was cancelled; the child need not go on either
+            if self._running.pop(number, None) is not None and not running.done.done():
+                child.send({"op": "cancel", "serve": number})
+        self._failures = 0
+        return self._served(finish, prompt, running.tokens, running.margins)
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._stop(EngineFailed("gguf engine: closed"))
+
+    async def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        if not messages:
+            raise BadRequest("messages: empty, expected at least one", param="messages")
+        if self._template is None:
+            raise BadRequest(
+                "chat template: the model file has none and none is configured; give it a prompt instead",
+                code="no_chat_template", param="messages",
+            )  # fmt: skip
+        return await asyncio.to_thread(self._template.render, messages)
+
+    async def encode(self, text: str, *, special: bool) -> list[int]:
+        child = self._child
+        if child is None or not self._up.is_set():
+            raise self._unavailable()
+        number = self._number()
+        answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._texts[number] = answer
+        try:
+            child.send({"op": "encode", "call": number, "text": text, "special": special})
+            return await answer
+        finally:
+            self._texts.pop(number, None)
+
+    def piece(self, token: int) -> bytes:
+        if not 0 <= token < len(self._pieces):
+            raise BadRequest(f"token {token}: the vocabulary has ids 0..{len(self._pieces) - 1}")
+        return self._pieces[token]
+
+    # --- the child's life
+
+    async def _open(self) -> None:
+        config = self._config
+        self._model = await asyncio.to_thread(read_model, config.path)
+        check_tokenizer(self._model, config)
+        # the library maps the files while they are digested; that they did not change meanwhile is looked at after both
+        digesting = asyncio.create_task(asyncio.to_thread(digest_files, self._model.logical_files))
+        try:
+            loaded = await self._load()
+            self._weights = await digesting
+        except BaseException:
+            digesting.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await digesting
+            raise
+        self._describe(loaded)
+
+    async def _load(self) -> Message:
+        """Start a child and wait until it measured its model."""
+        self._loaded = asyncio.get_running_loop().create_future()
+        self._child = await ChildProcess.start(self._on_message, self._on_end)
+        self._child.send(self._config.load_message(self._model))
+        try:
+            return await self._loaded
+        finally:
+            self._loaded = None
+
+    def _describe(self, loaded: Message) -> None:
+        config, model = self._config, self._model
+        slots, results = loaded["slots"], loaded["check"]
+        self.self_check = SelfCheck({name: None if at == -1 else at for name, at in results.items()}, slots > 1)
+        self._pieces = tuple(loaded["pieces"])
+        source = config.chat_template if config.chat_template is not None else model.header.chat_template
+        spelled = {name: loaded[name].decode(errors="replace") for name in ("bos", "eos")}
+        self._template = None if source is None else ChatTemplate(source, **spelled)
+        self.template_digest = None if self._template is None else self._template.digest
+        self.settings = config.settings(model, template=self.template_digest, add_bos=loaded["add_bos"])
+        self.backend_id = backend_id(loaded["version"], loaded["library"])
+        bits = model.bits_per_weight
+        rated = Fidelity.F0 if bits is None else Fidelity.of_bits_per_weight(bits)
+        self.fidelity = config.fidelity if config.fidelity is not None else rated
+        self.precision = model.precision
+        self.weights_digest = self._weights.digest
+        self.context_tokens, self.slots = config.context_of(model), slots
+        watts = config.watts_u
+        self.est_uj_per_token = None if watts is None else loaded["token_cpu_ns"] * watts // 10**9
+        self.process = self._random(16)
+        self._up.set()
+
+    async def _stop(self, reason: EngineError) -> None:
+        self._up.clear()
+        restarting, self._restarting = self._restarting, None
+        if restarting is not None:
+            restarting.cancel()
+            await asyncio.wait({restarting})
+        self._fail_all(reason)
+        child, self._child = self._child, None
+        if child is not None:
+            await child.close()
+
+    def _on_end(self, reason: EngineError) -> None:
+        was_up = self._up.is_set()
+        self._up.clear()
+        self._child = None
+        if self._loaded is not None and not self._loaded.done():
+            self._loaded.set_exception(reason)
+        self._fail_all(reason)
+        if was_up and not self._closed:
+            self._restarting = asyncio.create_task(self._restart())
+
+    async def _restart(self) -> None:
+        while True:
+            delay = min(_RESTART_FIRST_S * 2**self._failures, _RESTART_MOST_S)
+            self._failures += 1
+            self._restart_at = time.monotonic() + delay
+            await asyncio.sleep(delay)
+            changed = await asyncio.to_thread(self._weights.changed)
+            if changed is not None:
+                self._trouble = WeightsChanged(f"model files: {changed}: to be digested again before they are served")
+                break
+            try:
+                loaded = await self._load()
+            except EngineError:
+                continue
+            self._describe(loaded)
+            break
+        self._restarting = None
+
+    def _unavailable(self) -> EngineUnavailable:
+        if self._closed:
+            return EngineUnavailable("gguf engine: closed")
+        if self._trouble is not None:
+            return self._trouble
+        seconds = max(1, round(self._restart_at - time.monotonic() + 0.5))
+        return EngineUnavailable(f"gguf engine: its process ended and is started again, try in {seconds} s")
+
+    # --- what the child says
+
+    def _on_message(self, message: Message) -> None:
+        match message["op"]:
+            case "step":
+                for serve, token, margin in frames.unpack_step(message["tokens"]):
+                    self._take(serve, token, margin)
+            case "done":
+                if message["finish"] not in frames.FINISHES:
+                    raise EngineFailed("engine pipe: done.finish is none that a child may report")
+                running = self._running.get(message["serve"])
+                if running is not None and not running.done.done():
+                    running.done.set_result(message["finish"])
+            case "encoded":
+                try:
+                    ids = unpack_ids(message["ids"])
+                except SchemaError as e:
+                    raise EngineFailed(f"engine pipe: encoded.ids: {e}") from None
+                self._answer(message["call"], ids)
+            case "refused":
+                self._answer(message["call"], EngineFailed(message["reason"]))
+            case "loaded":
+                frames.check_loaded(message)
+                if self._loaded is None or self._loaded.done():
+                    raise EngineFailed("engine pipe: loaded twice")
+                self._loaded.set_result(message)
+
+    def _take(self, serve: int, token: int, margin: float | None) -> None:
+        running = self._running.get(serve)
+        if running is None or running.done.done():
+            return
+        if token >= running.vocabulary:
+            raise EngineFailed(f"engine pipe: id {token} outside the vocabulary of {running.vocabulary}")
+        running.tokens.append(token)
+        running.margins.append(margin)
+        running.sink.put(token)
+
+    def _answer(self, call: int, answer: list[int] | EngineError) -> None:
+        waiting = self._texts.get(call)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(answer, EngineError):
+            waiting.set_exception(answer)
+        else:
+            waiting.set_result(answer)
+
+    def _fail_all(self, reason: EngineError) -> None:
+        waiting: list[asyncio.Future[Any]] = [running.done for running in self._running.values()]
+        for future in [*waiting, *self._texts.values()]:
+            if not future.done():
+                future.set_exception(type(reason)(str(reason)))
+
+    # --- one serve
+
+    def _check(self, request: ServeRequest, prompt: Sequence[int]) -> None:
+        """The gateway refuses all of this with better words; nothing is clipped here if it does not."""
+        refusal = self.refusal(request)
+        if refusal is not None:
+            raise EngineFailed(f"gguf engine: {refusal}")
+        if len(prompt) != request.prompt_tokens:
+            raise EngineFailed(f"gguf engine: {len(prompt)} prompt ids, the request says {request.prompt_tokens}")
+        if not all(0 <= token < len(self._pieces) for token in prompt):
+            raise EngineFailed(f"gguf engine: a prompt id is outside the vocabulary of {len(self._pieces)}")
+
+    def _served(
+        self, finish: str, prompt: Sequence[int], tokens: Sequence[int], margins: Sequence[float | None]
+    ) -> Served:
+        outcome = ServeOutcome.of(
+            finish=finish, counted_by="engine", tokens_in=len(prompt), tokens_out=len(tokens),
+            tokens_accepted=len(tokens), cache_hit_tokens=0, spec_proposed=0, spec_accepted=0,
+            delivered_fidelity=int(self.fidelity), weights_digest=self.weights_digest, precision=self.precision,
+        )  # fmt: skip
+        known = tuple(margin for margin in margins if margin is not None)
+        return Served(tuple(tokens), outcome, known if len(known) == len(tokens) else None)
+
+    def _number(self) -> int:
+        self._numbered += 1
+        return self._numbered

@@ -1,0 +1,202 @@
+"""The process that holds the native library: it may abort, the gateway may not.
+
+Reads frames from what was its standard input, writes frames to what was its standard output. Both are moved away
+first, and everything the library prints goes to standard error, of which the parent keeps the end. No text that a
+client sent is ever printed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from mesh.engine import gguf_frames as frames
+from mesh.errors import EngineFailed, EngineUnsupported, MeshError
+
+_PR_SET_PDEATHSIG = 1
+_CONTROLS = ("temperature_u", "top_p_u", "top_k", "min_p_u", "frequency_penalty_u", "presence_penalty_u",
+             "repetition_penalty_u", "seed")  # fmt: skip
+
+
+def main() -> None:
+    """`argv[1]` is the parent's process id."""
+    _die_with(int(sys.argv[1]))
+    sys.excepthook = _report
+    threading.excepthook = lambda args: _report(args.exc_type, args.exc_value, args.exc_traceback)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    # the library's threads would otherwise spin between two tokens and be metered for it
+    os.putenv("OMP_WAIT_POLICY", "passive")
+    Child(*_take_pipes()).run()
+
+
+def _die_with(parent: int) -> None:
+    """Linux ends this process with the thread that started it. Elsewhere, and should that not work, the closed pipe
+    does (see `Child._read`)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it went before we asked
+            os._exit(0)
+
+
+def _take_pipes() -> tuple[int, int]:
+    reading, writing = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return reading, writing
+
+
+def _report(kind: type[BaseException], value: BaseException | None, trace: TracebackType | None) -> None:
+    """Print where something went wrong and what kind of thing, but none of its values: they may hold a prompt."""
+    where = traceback.extract_tb(trace)[-1:] if trace is not None else []
+    places = "".join(f" at {Path(frame.filename).name}:{frame.lineno}" for frame in where)
+    said = f": {value}" if isinstance(value, MeshError) else ""
+    print(f"engine child: {kind.__name__}{places}{said}", file=sys.stderr, flush=True)
+
+
+class Child:
+    """The main thread decodes, one thread reads the pipe, one tokenizes, so that no long text holds up a token."""
+
+    def __init__(self, reading: int, writing: int) -> None:
+        self._reading, self._writing = reading, writing
+        self._write_lock = threading.Lock()
+        self._orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._texts: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._cancelled: set[int] = set()
+
+    def run(self) -> NoReturn:
+        threading.Thread(target=self._read, daemon=True).start()
+        code = 0
+        try:
+            self._work(self._orders.get())
+        except MeshError as e:
+            kind = "unsupported" if isinstance(e, EngineUnsupported) else "failed"
+            self._send({"op": "fault", "kind": kind, "reason": str(e)})
+            code = 3
+        except BaseException as e:  # noqa: BLE001 - reported, and the process ends
+            _report(type(e), e, e.__traceback__)
+            code = 4
+        # not sys.exit: the threads may be inside the library, whose memory a tidy end would free under them
+        os._exit(code)
+
+    def _read(self) -> None:
+        reader = frames.FrameReader(frames.TO_CHILD)
+        try:
+            while data := os.read(self._reading, 1 << 20):
+                for message in reader.feed(data):
+                    if message["op"] == "cancel":
+                        self._cancelled.add(message["serve"])
+                    elif message["op"] == "encode":
+                        self._texts.put(message)
+                    else:
+                        self._orders.put(message)
+        except (OSError, EngineFailed) as e:
+            _report(type(e), e, None)
+        os._exit(0)  # the parent closed the pipe, or is gone
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        data = memoryview(frames.pack_frame(dict(message)))
+        with self._write_lock:
+            try:
+                while data:
+                    data = data[os.write(self._writing, data) :]
+            except OSError:
+                os._exit(0)  # nobody listens any more
+
+    def _work(self, load: dict[str, Any]) -> None:
+        # imported here: these need the library's extra, and a clear word where it is missing
+        try:
+            import xllamacpp
+
+            from mesh.engine import gguf_abi, gguf_model, gguf_selfcheck, gguf_slots
+        except ImportError as e:
+            raise EngineUnsupported(f"gguf engine: {e}: install the extra `gguf`") from None
+        version = importlib.metadata.version("xllamacpp")
+        if version != gguf_abi.WHEEL_VERSION:
+            raise EngineUnsupported(f"xllamacpp {version} is installed, expected {gguf_abi.WHEEL_VERSION}")
+        shared_object = Path(xllamacpp.__file__).with_name("xllamacpp.abi3.so")
+        library = gguf_abi.open_library(shared_object)
+        if load["op"] != "load":
+            raise EngineFailed(f"engine pipe: {load['op']} before load")
+        settings = gguf_model.ModelSettings(
+            path=Path(load["path"]), overrides=tuple((key, value) for key, value in load["overrides"]),
+            **load["settings"],
+        )  # fmt: skip
+        model = gguf_model.Model(library, settings)
+        pieces = [model.piece(i) for i in range(model.vocab_tokens)]
+        measured = gguf_selfcheck.measure(model)
+        count = settings.slots if measured.identical or load["together_always"] else 1
+        slots = gguf_slots.Slots(
+            model, count=count, pieces=pieces, ends=model.end_ids(), cancelled=self._cancelled.__contains__
+        )
+        self._send({
+            "op": "loaded", "version": version, "library": _digest(shared_object), "pieces": pieces,
+            "bos": model.piece(model.bos, special=True) if model.bos >= 0 else b"",
+            "eos": model.piece(model.eos, special=True) if model.eos >= 0 else b"",
+            "add_bos": model.add_bos, "slots": count, "token_cpu_ns": measured.token_cpu_ns,
+            # CBOR has no null here: an agreement is -1
+            "check": {name: -1 if at is None else at for name, at in measured.results.items()},
+        })  # fmt: skip
+        threading.Thread(target=self._tokenize, args=(model,), daemon=True).start()
+        while True:
+            while not slots.busy or not self._orders.empty():
+                slots.add(_order(self._orders.get()))
+            step = slots.step()
+            if step.tokens:
+                self._send({
+                    "op": "step", "tokens": [[serve, t, frames.pack_margin(margin)] for serve, t, margin in step.tokens]
+                })  # fmt: skip
+            for serve, finish in step.ended:
+                self._cancelled.discard(serve)
+                self._send({"op": "done", "serve": serve, "finish": finish})
+
+    def _tokenize(self, model: Any) -> None:
+        from mesh.schema.request import pack_ids
+
+        while True:
+            text = self._texts.get()
+            try:
+                ids = model.tokenize(text["text"], special=text["special"])
+            except EngineFailed as e:
+                self._send({"op": "refused", "call": text["call"], "reason": str(e)})
+            else:
+                self._send({"op": "encoded", "call": text["call"], "ids": pack_ids(ids)})
+
+
+def _order(message: dict[str, Any]) -> Any:
+    from mesh.engine.gguf_model import SamplingPlan
+    from mesh.engine.gguf_slots import Order
+    from mesh.schema.request import unpack_ids
+
+    if message["op"] != "serve":
+        raise EngineFailed(f"engine pipe: a second {message['op']}")
+    sampling = message["sampling"]
+    plan = SamplingPlan(
+        logit_bias=tuple((i, bias) for i, bias in sampling["logit_bias"]),
+        **{name: sampling[name] for name in _CONTROLS},
+    )
+    return Order(
+        serve=message["serve"], prompt=tuple(unpack_ids(message["prompt"])), max_tokens=message["max_tokens"],
+        plan=plan, stop=tuple(sampling["stop"]), stop_ids=frozenset(sampling["stop_ids"]), ignore_eos=sampling["ignore_eos"],
+    )  # fmt: skip
+
+
+def _digest(path: Path) -> bytes:
+    from blake3 import blake3
+
+    return blake3(max_threads=1).update_mmap(path).digest()
+
+
+if __name__ == "__main__":
+    main()

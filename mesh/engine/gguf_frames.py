@@ -1,0 +1,116 @@
+"""What crosses the pipe between the engine and its child: length-prefixed canonical CBOR maps.
+
+A frame is a u32 big-endian length and that many bytes. Each map has an `op` that fixes its other fields; both sides
+refuse anything else, so that a child gone wrong is noticed at the first byte and never interpreted.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from mesh.errors import EncodingError, EngineFailed
+from mesh.schema import canonical
+
+MAX_FRAME_BYTES: Final = 64 * 1024 * 1024  # the pieces of a vocabulary of a million ids, a prompt of 16 million ids
+_HEAD: Final = struct.Struct(">I")
+_MARGIN: Final = struct.Struct("<d")
+
+# From the engine to its child.
+TO_CHILD: Final[dict[str, dict[str, type]]] = {
+    "load": {"path": str, "settings": dict, "overrides": list, "together_always": bool},
+    "serve": {"serve": int, "prompt": bytes, "max_tokens": int, "sampling": dict},
+    "cancel": {"serve": int},
+    "encode": {"call": int, "text": str, "special": bool},
+}
+# From the child. `step` has one [serve, id, margin] for each sequence that grew; a margin is 8 bytes of little-endian
+# float64 (payload values have no floats), empty where there is none.
+FROM_CHILD: Final[dict[str, dict[str, type]]] = {
+    "loaded": {
+        "version": str, "library": bytes, "pieces": list, "bos": bytes, "eos": bytes, "add_bos": bool, "check": dict,
+        "slots": int, "token_cpu_ns": int,
+    },
+    "step": {"tokens": list},
+    "done": {"serve": int, "finish": str},
+    "encoded": {"call": int, "ids": bytes},
+    "refused": {"call": int, "reason": str},
+    "fault": {"kind": str, "reason": str},
+}  # fmt: skip
+FINISHES: Final = frozenset({"stop", "length", "cancelled"})
+
+
+def pack_frame(message: dict[str, Any]) -> bytes:
+    body = canonical.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise EngineFailed(f"engine pipe: frame of {len(body)} bytes, at most {MAX_FRAME_BYTES}")
+    return _HEAD.pack(len(body)) + body
+
+
+class FrameReader:
+    """Takes bytes as they come and gives the maps that are complete, each checked against `known`. Raises EngineFailed
+    at the first byte that cannot belong to a right frame; nothing can be read after that."""
+
+    def __init__(self, known: dict[str, dict[str, type]], *, max_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._known = known
+        self._max_bytes = max_bytes
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        self._pending += data
+        messages = []
+        while len(self._pending) >= _HEAD.size:
+            (length,) = _HEAD.unpack_from(self._pending)
+            if not 0 < length <= self._max_bytes:
+                raise EngineFailed(f"engine pipe: frame of {length} bytes, expected 1 to {self._max_bytes}")
+            end = _HEAD.size + length
+            if len(self._pending) < end:
+                break
+            messages.append(self._message(bytes(self._pending[_HEAD.size : end])))
+            del self._pending[:end]
+        return messages
+
+    def finish(self) -> None:
+        """Say that the stream ended. Raises EngineFailed where it ended inside a frame."""
+        if self._pending:
+            raise EngineFailed(f"engine pipe: ended {len(self._pending)} bytes into a frame")
+
+    def _message(self, body: bytes) -> dict[str, Any]:
+        try:
+            message = canonical.decode_map(body, max_bytes=self._max_bytes)
+        except EncodingError as e:
+            raise EngineFailed(f"engine pipe: {e}") from None
+        fields = self._known.get(op) if isinstance(op := message.get("op"), str) else None
+        if fields is None:
+            raise EngineFailed("engine pipe: unknown op")
+        if message.keys() != fields.keys() | {"op"}:
+            raise EngineFailed(f"engine pipe: {op} does not have its fields, expected {', '.join(sorted(fields))}")
+        for name, kind in fields.items():
+            if type(message[name]) is not kind:
+                raise EngineFailed(f"engine pipe: {op}.{name} is {type(message[name]).__name__}, not {kind.__name__}")
+        return message
+
+
+def pack_margin(margin: float | None) -> bytes:
+    return b"" if margin is None else _MARGIN.pack(margin)
+
+
+def unpack_step(tokens: list[Any]) -> list[tuple[int, int, float | None]]:
+    """(serve, id, margin) of a `step`. Raises EngineFailed."""
+    out = []
+    for item in tokens:
+        match item:
+            case [int(serve), int(token), bytes(margin)] if len(margin) in (0, _MARGIN.size) and token >= 0:
+                out.append((serve, token, _MARGIN.unpack(margin)[0] if margin else None))
+            case _:
+                raise EngineFailed("engine pipe: step.tokens holds something else than [serve, id, margin]")
+    return out
+
+
+def check_loaded(message: dict[str, Any]) -> None:
+    """Raises EngineFailed where `loaded` holds something else than it should."""
+    if not message["pieces"] or not all(type(piece) is bytes for piece in message["pieces"]):
+        raise EngineFailed("engine pipe: loaded.pieces is not a list of byte strings")
+    if len(message["library"]) != 32 or message["slots"] < 1 or message["token_cpu_ns"] < 0:
+        raise EngineFailed("engine pipe: loaded has a count or digest out of range")
+    if not message["check"] or not all(type(at) is int and at >= -1 for at in message["check"].values()):
+        raise EngineFailed("engine pipe: loaded.check is not a map of positions")

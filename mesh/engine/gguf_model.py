@@ -1,0 +1,279 @@
+"""One model in one llama.cpp context, as far as a decode loop needs it. Lives in the child process only."""
+
+from __future__ import annotations
+
+import ctypes as c
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mesh.engine import gguf_abi as abi
+from mesh.errors import EngineFailed
+
+Row = npt.NDArray[np.float32]  # one float32 logit for each id of the vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What the context is made of. `context_tokens` holds for each of `slots` sequences; `overrides` gives metadata
+    fields values that the file lacks."""
+
+    path: Path
+    context_tokens: int
+    slots: int
+    kv_type: str
+    flash_attention: bool
+    n_batch: int
+    n_ubatch: int
+    threads: int
+    batch_threads: int
+    use_extra_bufts: bool
+    overrides: tuple[tuple[str, str | int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One token of a batch: `pos` is its place in sequence `slot`; `wanted` asks for the logits that follow it."""
+
+    token: int
+    pos: int
+    slot: int
+    wanted: bool
+
+
+class Model:
+    """Raises EngineFailed where the library does. Not thread-safe, but for `tokenize`."""
+
+    def __init__(self, library: c.CDLL, settings: ModelSettings) -> None:
+        self._library = library
+        self.settings = settings
+        library.llama_backend_init()
+        params = library.llama_model_default_params()
+        params.use_extra_bufts = settings.use_extra_bufts
+        overrides = _overrides(settings.overrides)
+        params.kv_overrides = c.addressof(overrides)
+        self._model = library.llama_model_load_from_file(str(settings.path).encode(), params)
+        if not self._model:
+            raise EngineFailed("model: the library could not load it")
+        self._vocab = library.llama_model_get_vocab(self._model)
+        self.vocab_tokens: int = library.llama_vocab_n_tokens(self._vocab)
+        self.bos: int = library.llama_vocab_bos(self._vocab)  # -1: none
+        self.eos: int = library.llama_vocab_eos(self._vocab)
+        self.add_bos: bool = library.llama_vocab_get_add_bos(self._vocab)
+        self._context = self._make_context()
+        self._memory = library.llama_get_memory(self._context)
+        self._batch = _BatchArrays(settings.n_batch, settings.slots)
+
+    def _make_context(self) -> Any:
+        settings, params = self.settings, self._library.llama_context_default_params()
+        params.n_ctx = settings.context_tokens * settings.slots
+        params.n_seq_max = settings.slots
+        params.n_batch, params.n_ubatch = settings.n_batch, settings.n_ubatch
+        # a batch may want the logits of all its tokens (the self-check does)
+        params.n_outputs_max, params.n_outputs_max_per_seq = settings.n_batch, settings.n_batch
+        params.n_threads, params.n_threads_batch = settings.threads, settings.batch_threads
+        params.flash_attn_type = abi.FLASH_ATTN_ENABLED if settings.flash_attention else abi.FLASH_ATTN_DISABLED
+        params.type_k = params.type_v = abi.KV_TYPES[settings.kv_type]
+        context = self._library.llama_init_from_model(self._model, params)
+        if not context:
+            raise EngineFailed(f"model: no context of {params.n_ctx} tokens with {settings.kv_type} keys and values")
+        granted = self._library.llama_n_ctx_seq(context)
+        if granted < settings.context_tokens:
+            raise EngineFailed(f"model: context of {granted} tokens a sequence, expected {settings.context_tokens}")
+        return context
+
+    def decode(self, feeds: Sequence[Feed]) -> list[Row]:
+        """Compute `feeds` (at most n_batch) in one call and give the logits of those that are wanted, in order. The
+        rows are the library's own memory: read them before the next call."""
+        code = self._library.llama_decode(self._context, self._batch.fill(feeds))
+        if code != abi.DECODE_OK:
+            raise EngineFailed(f"model: decoding {len(feeds)} tokens failed with code {code}")
+        return [self._row(i) for i, feed in enumerate(feeds) if feed.wanted]
+
+    def _row(self, index: int) -> Row:
+        address = self._library.llama_get_logits_ith(self._context, index)
+        if not address:
+            raise EngineFailed(f"model: no logits at batch index {index}")
+        row: Row = np.ctypeslib.as_array((c.c_float * self.vocab_tokens).from_address(address))
+        return row
+
+    def forget(self, slot: int, from_pos: int = 0) -> bool:
+        """Drop what sequence `slot` computed at `from_pos` and after. False where the model cannot be cut there, which
+        is never so at 0."""
+        return bool(self._library.llama_memory_seq_rm(self._memory, slot, from_pos, -1))
+
+    def forget_all(self) -> None:
+        self._library.llama_memory_clear(self._memory, True)
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Ids of `text`, led by the beginning-of-sequence id where the model wants one and the text has none. An end
+        id is never added: a prompt goes on."""
+        raw = text.encode()
+        # no vocabulary makes more tokens than bytes, but for the space some put first
+        room = len(raw) + 2
+        ids = (c.c_int32 * room)()
+        count = self._library.llama_tokenize(self._vocab, raw, len(raw), ids, room, False, special)
+        if not 0 <= count <= room:
+            raise EngineFailed(f"tokenizer: {len(raw)} bytes need {abs(count)} ids, expected at most {room}")
+        found = ids[:count]
+        if self.add_bos and self.bos >= 0 and found[:1] != [self.bos]:
+            found.insert(0, self.bos)
+        return found
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes a token adds to the text; with `special`, those that spell a control token as well."""
+        room = 64
+        while True:
+            buffer = c.create_string_buffer(room)
+            count = self._library.llama_token_to_piece(self._vocab, token, buffer, room, 0, special)
+            if count >= 0:
+                return buffer.raw[:count]
+            room = -count
+
+    def end_ids(self) -> frozenset[int]:
+        """The ids that end an output: of a turn, of the text."""
+        return frozenset(i for i in range(self.vocab_tokens) if self._library.llama_vocab_is_eog(self._vocab, i))
+
+    def sampler(self, sampling: SamplingPlan, prompt: Sequence[int]) -> Sampler:
+        return Sampler(self._library, self._context, self.vocab_tokens, self.settings.context_tokens, sampling, prompt)
+
+    def close(self) -> None:
+        self._library.llama_free(self._context)
+        self._library.llama_model_free(self._model)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """The part of a request's sampling that changes which id is chosen. `_u` are millionths, as in the request."""
+
+    temperature_u: int
+    top_p_u: int
+    top_k: int
+    min_p_u: int
+    frequency_penalty_u: int
+    presence_penalty_u: int
+    repetition_penalty_u: int
+    logit_bias: tuple[tuple[int, int], ...]
+    seed: int
+
+    @property
+    def raw(self) -> bool:
+        """Whether the logits reach the choice as the model made them, so that the distance of the best two says how
+        close the choice was."""
+        return not self.logit_bias and not self.penalized
+
+    @property
+    def penalized(self) -> bool:
+        return self.repetition_penalty_u != 1_000_000 or self.frequency_penalty_u != 0 or self.presence_penalty_u != 0
+
+
+SAMPLERS = ("logit_bias", "repetition", "frequency_presence", "top_k", "top_p", "min_p", "temperature", "dist")
+
+
+class Sampler:
+    """The explicit chain of one serve, in the order of `SAMPLERS`; at temperature 0 the best id is taken after the
+    penalties. A stage that changes nothing is left out.
+
+    The repetition penalty counts the prompt and the output, frequency and presence the output alone, both over the
+    whole context.
+    """
+
+    def __init__(
+        self, library: c.CDLL, context: Any, vocab: int, window: int, plan: SamplingPlan, prompt: Sequence[int]
+    ) -> None:
+        self._library, self._context, self.plan = library, context, plan
+        params = library.llama_sampler_chain_default_params()
+        params.no_perf = True
+        self._chain = library.llama_sampler_chain_init(params)
+        for stage in self._stages(vocab, window, prompt):
+            library.llama_sampler_chain_add(self._chain, stage)
+
+    def _stages(self, vocab: int, window: int, prompt: Sequence[int]) -> list[Any]:
+        library, plan = self._library, self.plan
+        stages = []
+        if plan.logit_bias:
+            pairs = (abi.LogitBias * len(plan.logit_bias))(
+                *(abi.LogitBias(i, bias_u / 1e6) for i, bias_u in plan.logit_bias)
+            )
+            stages.append(library.llama_sampler_init_logit_bias(vocab, len(pairs), pairs))
+        if plan.repetition_penalty_u != 1_000_000:
+            repetition = library.llama_sampler_init_penalties(vocab, window, plan.repetition_penalty_u / 1e6, 0.0, 0.0)
+            for token in prompt:
+                library.llama_sampler_accept(repetition, token)
+            stages.append(repetition)
+        if plan.frequency_penalty_u or plan.presence_penalty_u:
+            frequency, presence = plan.frequency_penalty_u / 1e6, plan.presence_penalty_u / 1e6
+            stages.append(library.llama_sampler_init_penalties(vocab, window, 1.0, frequency, presence))
+        if plan.temperature_u == 0:
+            return [*stages, library.llama_sampler_init_greedy()]
+        if plan.top_k:
+            stages.append(library.llama_sampler_init_top_k(min(plan.top_k, vocab)))
+        if plan.top_p_u != 1_000_000:
+            stages.append(library.llama_sampler_init_top_p(plan.top_p_u / 1e6, 1))
+        if plan.min_p_u:
+            stages.append(library.llama_sampler_init_min_p(plan.min_p_u / 1e6, 1))
+        stages.append(library.llama_sampler_init_temp(plan.temperature_u / 1e6))
+        stages.append(library.llama_sampler_init_dist(plan.seed))
+        return stages
+
+    def choose(self, row: Row, index: int) -> tuple[int, float | None]:
+        """The next id from the logits at batch index `index`, of which `row` is the view, and the distance between
+        the best two, None where the request's own settings change them. Raises EngineFailed for logits that are no
+        numbers."""
+        best = int(row.argmax())
+        peak = float(row[best])
+        if not math.isfinite(peak):
+            raise EngineFailed(f"model: a logit is {peak}")
+        margin = None
+        if self.plan.raw:
+            rest = max((float(part.max()) for part in (row[:best], row[best + 1 :]) if part.size), default=-math.inf)
+            margin = peak - rest
+            if self.plan.temperature_u == 0:
+                return best, margin
+        return int(self._library.llama_sampler_sample(self._chain, self._context, index)), margin
+
+    def close(self) -> None:
+        self._library.llama_sampler_free(self._chain)
+
+
+class _BatchArrays:
+    """The arrays a batch points at, made once."""
+
+    def __init__(self, capacity: int, slots: int) -> None:
+        self._capacity = capacity
+        self._slot_ids = np.arange(slots, dtype=np.int32)
+        self._token = np.zeros(capacity, np.int32)
+        self._pos = np.zeros(capacity, np.int32)
+        self._count = np.ones(capacity, np.int32)
+        self._slot = np.zeros(capacity, np.uintp)  # addresses into _slot_ids
+        self._wanted = np.zeros(capacity, np.int8)
+
+    def fill(self, feeds: Sequence[Feed]) -> abi.Batch:
+        n = len(feeds)
+        if not 0 < n <= self._capacity:
+            raise EngineFailed(f"model: batch of {n} tokens, expected 1 to {self._capacity}")
+        base, width = self._slot_ids.ctypes.data, self._slot_ids.itemsize
+        self._token[:n] = [feed.token for feed in feeds]
+        self._pos[:n] = [feed.pos for feed in feeds]
+        self._slot[:n] = [base + feed.slot * width for feed in feeds]
+        self._wanted[:n] = [feed.wanted for feed in feeds]
+        return abi.Batch(
+            n, self._token.ctypes.data, None, self._pos.ctypes.data, self._count.ctypes.data, self._slot.ctypes.data,
+            self._wanted.ctypes.data,
+        )  # fmt: skip
+
+
+def _overrides(pairs: Sequence[tuple[str, str | int]]) -> Any:
+    array = (abi.KvOverride * (len(pairs) + 1))()  # zeroed: the last one ends the list
+    for entry, (key, value) in zip(array, pairs, strict=False):
+        entry.key = key.encode()
+        if isinstance(value, int):
+            entry.tag, entry.value.as_int = abi.OVERRIDE_INT, value
+        else:
+            entry.tag, entry.value.as_str = abi.OVERRIDE_STR, value.encode()
+    return array

@@ -1,0 +1,138 @@
+"""The engine's child as a process: started, listened to, stopped, and its end put into words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mesh.engine import gguf_frames as frames
+from mesh.errors import EngineError, EngineFailed, EngineUnsupported
+
+# The child gets our module path as it is, wherever this package was found, and nothing else of the current folder.
+_BOOT = "import sys; sys.path[:] = sys.argv[2:]; from mesh.engine.gguf_child import main; main()"
+_TAIL_BYTES = 4096
+_TAIL_LINES = 3
+_READ_BYTES = 1 << 16
+_CLOSE_S = 5.0
+
+Message = dict[str, Any]
+
+
+class ChildProcess:
+    """One child, from its start to its end. `on_message` gets every frame but `fault`, `on_end` the reason, once, when
+    the process is gone. Both run on the event loop; neither runs after `close` returned."""
+
+    def __init__(
+        self, process: Process, on_message: Callable[[Message], None], on_end: Callable[[EngineError], None]
+    ) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._process = process
+        self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
+        self._on_message, self._on_end = on_message, on_end
+        self._tail = bytearray()
+        self._fault: EngineError | None = None
+        self._ended = False
+        self._reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, on_message: Callable[[Message], None], on_end: Callable[[EngineError], None]) -> ChildProcess:
+        """On Linux the child dies with the thread that calls this, so it is the event loop's and no pool's."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-c", _BOOT, str(os.getpid()), *sys.path, stdin=PIPE, stdout=PIPE, stderr=PIPE
+            )
+        except OSError as e:
+            raise EngineFailed(f"engine process: cannot be started: {e}") from None
+        return cls(process, on_message, on_end)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Never waits: what is sent is small and the child reads at once. To a child that is gone it is lost, and
+        `on_end` says so."""
+        data = frames.pack_frame(dict(message))
+        if not self._ended and not self._stdin.is_closing():
+            self._stdin.write(data)
+
+    async def close(self) -> None:
+        """End it: it leaves when its pipe closes, and is killed if it has not done so in time."""
+        self._on_message, self._on_end = _ignore, _ignore
+        self._stdin.close()
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await asyncio.shield(self._reading)
+        except TimeoutError:
+            self._kill()
+        await self._reading
+
+    async def _read(self) -> None:
+        reader = frames.FrameReader(frames.FROM_CHILD)
+        listening = asyncio.create_task(self._listen())
+        broken: EngineError | None = None
+        try:
+            while data := await self._stdout.read(_READ_BYTES):
+                for message in reader.feed(data):
+                    if message["op"] == "fault":
+                        self._fault = _as_error(message)
+                    else:
+                        self._on_message(message)
+            reader.finish()
+        except EngineError as e:
+            broken = e
+        finally:
+            if broken is not None:
+                self._kill()
+            code = await self._gone()
+            await listening
+            self._stdin.close()
+            with contextlib.suppress(OSError):
+                await self._stdin.wait_closed()
+            self._ended = True
+        self._on_end(self._fault or broken or EngineFailed(self._describe(code)))
+
+    async def _gone(self) -> int:
+        """Its exit code. A process that closed its output has nothing more to say and gets a moment to leave."""
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                return await self._process.wait()
+        except TimeoutError:
+            self._kill()
+            return await self._process.wait()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def _listen(self) -> None:
+        while data := await self._stderr.read(_READ_BYTES):
+            self._tail += data
+            del self._tail[:-_TAIL_BYTES]
+
+    def _describe(self, code: int) -> str:
+        how = f"exit code {code}"
+        if code < 0:
+            try:
+                how = signal.Signals(-code).name
+            except ValueError:
+                how = f"signal {-code}"
+        lines = [line.strip() for line in self._tail.decode(errors="replace").splitlines() if line.strip()]
+        said = " | ".join("".join(c if c.isprintable() else "?" for c in line) for line in lines[-_TAIL_LINES:])
+        return f"engine process: ended with {how}" + (f"; it last said: {said}" if said else "")
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+def _as_error(fault: Message) -> EngineError:
+    return (EngineUnsupported if fault["kind"] == "unsupported" else EngineFailed)(fault["reason"])

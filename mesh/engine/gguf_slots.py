@@ -1,0 +1,133 @@
+"""The decode loop: serves waiting, serves in a slot, and one batch for all of them at each step."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mesh.engine.gguf_model import Feed, Model, Sampler, SamplingPlan
+from mesh.engine.stops import StopMatcher
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A serve as the child was asked for it. `serve` is the parent's number for it."""
+
+    serve: int
+    prompt: tuple[int, ...]
+    max_tokens: int
+    plan: SamplingPlan
+    stop: tuple[str, ...]
+    stop_ids: frozenset[int]
+    ignore_eos: bool
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """A serve in a slot. `taken` is how much of the prompt is computed; `last` the newest id, not computed yet."""
+
+    order: Order
+    slot: int
+    sampler: Sampler
+    stops: StopMatcher
+    taken: int = 0
+    made: int = 0
+    last: int = 0
+
+    @property
+    def in_prompt(self) -> int:
+        return len(self.order.prompt) - self.taken
+
+
+@dataclass(slots=True)
+class Step:
+    """What came of one step: [serve, id, margin] of each sequence that grew, and serves that ended, with how."""
+
+    tokens: list[tuple[int, int, float | None]] = field(default_factory=list)
+    ended: list[tuple[int, str]] = field(default_factory=list)
+
+
+class Slots:
+    """At most `count` serves at once, the others wait their turn in order. `pieces` are the vocabulary's bytes by id,
+    `ends` the ids that end an output. `cancelled` is asked before each step and each token's worth of work."""
+
+    def __init__(
+        self, model: Model, *, count: int, pieces: Sequence[bytes], ends: frozenset[int],
+        cancelled: Callable[[int], bool],
+    ) -> None:  # fmt: skip
+        self._model, self._pieces, self._ends, self._cancelled = model, pieces, ends, cancelled
+        self._free = list(range(count))
+        self._waiting: deque[Order] = deque()
+        self._running: list[_Sequence] = []
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._running or self._waiting)
+
+    def add(self, order: Order) -> None:
+        self._waiting.append(order)
+
+    def step(self) -> Step:
+        """One batch over everything that runs: the next id of each sequence that decodes, and of prompts as much as
+        n_ubatch allows, shared between them, so that a long one does not hold up the others for long."""
+        out = Step()
+        self._drop_cancelled(out)
+        self._fill_slots()
+        if not self._running:
+            return out
+        feeds: list[Feed] = []
+        grow: list[tuple[_Sequence, int]] = []  # and the batch index of its logits
+        readers = sum(1 for s in self._running if s.in_prompt)
+        share = max(1, self._model.settings.n_ubatch // max(1, readers))
+        for sequence in self._running:
+            prompt, slot = sequence.order.prompt, sequence.slot
+            if not sequence.in_prompt:
+                feeds.append(Feed(sequence.last, len(prompt) + sequence.made - 1, slot, True))
+            else:
+                end = min(sequence.taken + share, len(prompt))
+                feeds += (Feed(prompt[i], i, slot, i == len(prompt) - 1) for i in range(sequence.taken, end))
+                sequence.taken = end
+            if not sequence.in_prompt:
+                grow.append((sequence, len(feeds) - 1))
+        rows = self._model.decode(feeds)
+        for (sequence, index), row in zip(grow, rows, strict=True):
+            token, margin = sequence.sampler.choose(row, index)
+            sequence.last = token
+            sequence.made += 1
+            out.tokens.append((sequence.order.serve, token, margin))
+            finish = self._finish(sequence, token)
+            if finish is not None:
+                self._end(sequence, finish, out)
+        return out
+
+    def _finish(self, sequence: _Sequence, token: int) -> str | None:
+        order = sequence.order
+        # every piece goes through the matcher, whatever else the token does
+        stopped = sequence.stops.push(self._pieces[token])
+        if stopped or token in order.stop_ids or (token in self._ends and not order.ignore_eos):
+            return "stop"
+        return "length" if sequence.made == order.max_tokens else None
+
+    def _drop_cancelled(self, out: Step) -> None:
+        for sequence in [s for s in self._running if self._cancelled(s.order.serve)]:
+            self._end(sequence, "cancelled", out)
+        gone = [order for order in self._waiting if self._cancelled(order.serve)]
+        for order in gone:
+            self._waiting.remove(order)
+            out.ended.append((order.serve, "cancelled"))
+
+    def _fill_slots(self) -> None:
+        while self._waiting and self._free:
+            order = self._waiting.popleft()
+            slot = self._free.pop(0)
+            self._model.forget(slot)
+            sampler = self._model.sampler(order.plan, order.prompt)
+            self._running.append(_Sequence(order, slot, sampler, StopMatcher(order.stop)))
+
+    def _end(self, sequence: _Sequence, finish: str, out: Step) -> None:
+        sequence.sampler.close()
+        self._running.remove(sequence)
+        self._free.append(sequence.slot)
+        self._free.sort()
+        out.ended.append((sequence.order.serve, finish))
