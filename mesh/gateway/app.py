@@ -1,0 +1,151 @@
+"""The server: routes, who may use them, what is logged, and how it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from aiohttp import web
+
+from mesh.engine.protocol import ServingEngine
+from mesh.errors import LedgerError, MeshError, UsageError
+from mesh.gateway.auth import Gatekeeper
+from mesh.gateway.completions import CALLER, SERVE, Completions
+from mesh.gateway.config import GatewayConfig
+from mesh.gateway.evidence import Evidence, Health
+from mesh.gateway.faults import error_body, headers_of, plain_error, status_of
+from mesh.steward.steward import Steward
+
+log = logging.getLogger("mesh.gateway")
+access = logging.getLogger("mesh.access")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_OPEN_ROUTES = frozenset(("/healthz", "/readyz"))
+_PURGE_INTERVAL_S = 600.0
+_HTTP_CODES = {404: "unknown_route", 405: "method_not_allowed", 413: "body_too_large"}
+
+
+class Gateway:
+    """Serves `engines` under `steward`. `keys` are BLAKE3 digests (`b3:...`) of the bearer tokens that are let in."""
+
+    def __init__(
+        self,
+        steward: Steward,
+        engines: Sequence[ServingEngine],
+        config: GatewayConfig,
+        *,
+        keys: Sequence[str] = (),
+    ) -> None:
+        names = [engine.recipe_id for engine in engines]
+        if len(set(names)) != len(names):
+            raise UsageError(f"two backends serve one model name: {', '.join(names)}")
+        self._steward = steward
+        self._config = config
+        self._gate = Gatekeeper(keys)
+        self._completions = Completions(steward, list(engines), config)
+        self._health = Health(steward, engines)
+        self._evidence = Evidence(steward, engines, int(time.time()))
+        self._runner: web.AppRunner | None = None
+        self._site: web.TCPSite | None = None
+        self._purging: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port, a free one where `port` is 0. Raises UsageError for an address that others can
+        reach while nothing is asked of them, OSError where it is taken."""
+        self._gate.check_bind(host)
+        app = web.Application(middlewares=[self._logged, self._answered], client_max_size=self._config.max_body_bytes)
+        app.router.add_routes(
+            [
+                web.get("/healthz", self._health.alive),
+                web.get("/readyz", self._health.ready),
+                web.post("/v1/chat/completions", self._completions.chat),
+                web.post("/v1/completions", self._completions.text),
+                *self._evidence.routes(),
+            ]
+        )
+        # Bodies are inflated within our own bound, and a client that leaves ends its handler at once.
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port, shutdown_timeout=1.0)
+            await site.start()
+        except BaseException:
+            await runner.cleanup()
+            raise
+        self._runner, self._site = runner, site
+        self._purging = asyncio.ensure_future(self._purge())
+        bound: int = runner.addresses[0][1]
+        return bound
+
+    async def stop(self) -> None:
+        """Take no more, let running serves end within the configured time, cut the rest, close."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        self._health.draining = True
+        if self._purging is not None:
+            self._purging.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._purging
+        await self._completions.drain(self._config.drain_s)
+        await runner.cleanup()
+
+    async def _purge(self) -> None:
+        """Delete kept prompts and answers when their time is over."""
+        while True:
+            try:
+                await self._steward.purge()
+            except LedgerError as e:
+                log.warning("kept disclosures could not be purged: %s", e)
+            await asyncio.sleep(_PURGE_INTERVAL_S)
+
+    @web.middleware
+    async def _logged(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """One line per request, without anything that was said."""
+        began = time.monotonic()
+        status = 499  # the client left before there was an answer
+        try:
+            response = await handler(request)
+            status = response.status
+            return response
+        finally:
+            access.info(
+                "%s %s %d %.1f ms caller=%s serve=%s",
+                request.method,
+                request.path if request.match_info.route.resource is not None else "(unknown route)",
+                status,
+                (time.monotonic() - began) * 1e3,
+                request.get(CALLER, "-"),
+                request.get(SERVE, "-"),
+            )
+
+    @web.middleware
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Every error in one shape; what nobody foresaw is a 500 that tells a client nothing."""
+        try:
+            if request.path not in _OPEN_ROUTES:
+                request[CALLER] = self._gate.caller(request.headers.get("Authorization"), request.headers.get("Host"))
+            return await handler(request)
+        except MeshError as e:
+            status = status_of(e)
+            if status == 500:
+                log.error("%s: %s", type(e).__name__, e)
+            headers = headers_of(e)
+            if SERVE in request:
+                headers["Mesh-Serve"] = request[SERVE]
+            return web.json_response(error_body(e), status=status, headers=headers)
+        except web.HTTPException as e:
+            if e.status < 400:
+                raise
+            body = plain_error(e.reason.lower(), "invalid_request_error", _HTTP_CODES.get(e.status))
+            headers = {name: e.headers[name] for name in ("Allow",) if name in e.headers}
+            return web.json_response(body, status=e.status, headers=headers)
+        except ConnectionError:
+            raise
+        except Exception:
+            log.exception("unforeseen failure in %s %s", request.method, request.path)
+            return web.json_response(plain_error("internal error", "server_error", "internal"), status=500)

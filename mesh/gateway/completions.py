@@ -1,0 +1,340 @@
+"""One answer, from a request's bytes to its sealed receipt: `/v1/chat/completions` and `/v1/completions`.
+
+The serve runs in a task of its own that outlives its handler: a client that goes away is told to the engine through the
+sink, and the receipt is sealed all the same. What is refused before the intent is written has a plain HTTP status; the
+first byte of a stream goes out only after that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from mesh.engine.protocol import ServingEngine, TextEngine
+from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, MeshError
+from mesh.gateway import shapes
+from mesh.gateway.config import GatewayConfig
+from mesh.gateway.faults import error_body, headers_of, status_of
+from mesh.gateway.jsonbody import inflate, parse_object
+from mesh.gateway.openai import Call, parse_chat, parse_completion
+from mesh.gateway.preparing import Prepared, choose, prepare
+from mesh.gateway.repeats import Answer, Answers
+from mesh.gateway.room import Room
+from mesh.gateway.sink import TokenStream
+from mesh.ledger import Idempotency
+from mesh.schema.ids import ContentId, serve_id_text
+from mesh.steward.serves import Repeated, SealedServe
+from mesh.steward.steward import Admitted, Steward
+
+log = logging.getLogger("mesh.gateway")
+
+OFF_LOOP_BYTES = 64 * 1024  # bodies from here on are parsed in a thread
+JSON_TYPE = "application/json"
+STREAM_TYPE = "text/event-stream"
+_MAX_KEY_CHARS = 255
+
+# What a handler tells the access log.
+CALLER = web.RequestKey("caller", str)
+SERVE = web.RequestKey("serve", str)
+
+
+@dataclass(slots=True)
+class _Serve:
+    """A serve on its way, and everything its handler needs to say of it."""
+
+    call: Call
+    prepared: Prepared
+    shape: shapes.Shape
+    sink: TokenStream
+    task: asyncio.Task[SealedServe | Repeated]
+    repeat: tuple[str, str, bytes] | None  # caller, key and body's keyed hash
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Mesh-Serve": serve_id_text(self.shape.serve_id)}
+
+    def mesh_object(self, served: SealedServe) -> dict[str, Any]:
+        return shapes.mesh_object(
+            served,
+            incomplete=self.sink.incomplete,
+            disclose=self.call.mesh.disclose,
+            prompt=self.prepared.text,
+        )
+
+
+class Completions:
+    """The handlers of both routes, over the engines there are."""
+
+    def __init__(
+        self,
+        steward: Steward,
+        engines: list[ServingEngine],
+        config: GatewayConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._steward = steward
+        self._engines = engines
+        self._config = config
+        self._clock = clock
+        self._random = random
+        self._rooms = {
+            engine.recipe_id: Room(engine.slots, config.queue, config.queue_wait_s, clock) for engine in engines
+        }
+        self._answers = Answers(config.repeat_answers, config.repeat_bytes, config.repeat_s, clock)
+        self._running: dict[asyncio.Task[Any], TokenStream] = {}
+        self.draining = False
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._handle(request, parse_chat, chat=True)
+
+    async def text(self, request: web.Request) -> web.StreamResponse:
+        return await self._handle(request, parse_completion, chat=False)
+
+    async def drain(self, deadline_s: float) -> None:
+        """Take nothing new; let what runs end until the deadline, then cut it. All of it is sealed on return."""
+        self.draining = True
+        if self._running and deadline_s > 0:
+            await asyncio.wait(set(self._running), timeout=deadline_s)
+        for sink in self._running.values():
+            sink.cancelled.set()
+        while self._running:
+            await asyncio.wait(set(self._running))
+
+    async def _handle(self, request: web.Request, parse: Callable[..., Call], *, chat: bool) -> web.StreamResponse:
+        if self.draining:
+            raise EngineUnavailable("the server is shutting down")
+        caller = request[CALLER]
+        body = await self._body(request)
+        if len(body) >= OFF_LOOP_BYTES:
+            call = await asyncio.to_thread(lambda: parse(parse_object(body), self._random))
+        else:
+            call = parse(parse_object(body), self._random)
+        repeat = self._repeat_key(request, caller, body)
+        if repeat is not None and (held := self._answers.get(*repeat)) is not None:
+            return _held_answer(held)
+        engine = choose(self._engines, call.model)
+        prepared = await prepare(call, engine, default_max_tokens=self._config.default_max_tokens)
+        admitted = await self._steward.admit(prepared.request, [engine], caller=caller)
+        room = self._rooms[engine.recipe_id]
+        if await room.enter():
+            try:
+                # while this one waited, the engine may have gone
+                admitted = await self._steward.admit(prepared.request, [engine], caller=caller)
+            except BaseException:
+                room.leave(self._clock())
+                raise
+        serve = self._start(call, prepared, admitted, repeat, room, chat=chat)
+        request[SERVE] = serve_id_text(serve.shape.serve_id)
+        try:
+            if call.stream:
+                return await self._streamed(request, serve)
+            return await self._plain(serve)
+        except asyncio.CancelledError:  # the client is gone
+            serve.sink.abandon()
+            raise
+
+    async def _body(self, request: web.Request) -> bytes:
+        try:
+            async with asyncio.timeout(self._config.body_timeout_s):
+                data = await request.read()
+        except TimeoutError:
+            raise BadRequest("body: not complete in time", code="body_timeout") from None
+        return inflate(data, request.headers.get("Content-Encoding"), max_bytes=self._config.max_body_bytes)
+
+    def _repeat_key(self, request: web.Request, caller: str, body: bytes) -> tuple[str, str, bytes] | None:
+        key = request.headers.get("Idempotency-Key")
+        if key is None:
+            return None
+        if not key or len(key) > _MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
+            raise BadRequest(
+                f"idempotency-key: expected 1 to {_MAX_KEY_CHARS} printable ascii characters",
+                code="invalid_value",
+                param="Idempotency-Key",
+            )
+        return caller, key, self._steward.mac(request.path.encode() + b"\0" + body)
+
+    def _start(
+        self,
+        call: Call,
+        prepared: Prepared,
+        admitted: Admitted,
+        repeat: tuple[str, str, bytes] | None,
+        room: Room,
+        *,
+        chat: bool,
+    ) -> _Serve:
+        engine = admitted.engine
+        piece = engine.piece if isinstance(engine, TextEngine) else lambda token: b""
+        sink = TokenStream(piece, prepared.request.sampling.stop, streamed=call.stream)
+        serve_id = self._steward.new_serve_id()
+        started = self._clock()
+        task = asyncio.ensure_future(
+            self._steward.serve(
+                admitted,
+                prepared.ids,
+                sink,
+                serve_id=serve_id,
+                idempotency=None if repeat is None else Idempotency(repeat[1], repeat[2]),
+                prompt_text=prepared.text,
+            )
+        )
+        self._running[task] = sink
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            sink.close()
+            room.leave(started)
+            del self._running[task]
+            if not task.cancelled():
+                task.exception()  # a handler that is gone asks for it no more
+
+        task.add_done_callback(ended)
+        shape = shapes.Shape(chat, serve_id, call.model, int(time.time()))
+        return _Serve(call, prepared, shape, sink, task, repeat)
+
+    async def _plain(self, serve: _Serve) -> web.Response:
+        served = await asyncio.shield(serve.task)
+        if isinstance(served, Repeated):
+            return self._repeated(served)
+        if (fault := _fault_of(served)) is not None:
+            return _failed(fault, serve, served)
+        body = json.dumps(
+            serve.shape.answer(serve.sink.whole(), served, serve.mesh_object(served)),
+            ensure_ascii=False,
+            separators=(",", ":"),
+        ).encode()
+        self._hold(serve, served, body, JSON_TYPE)
+        headers = {**serve.headers, "Mesh-Receipt": served.sealed.id.text}
+        return web.Response(body=body, content_type=JSON_TYPE, charset="utf-8", headers=headers)
+
+    async def _streamed(self, request: web.Request, serve: _Serve) -> web.StreamResponse:
+        first = await serve.sink.take(self._config.keep_alive_s)
+        if first is None:
+            # it ended without text: a refusal before the intent still has a status of its own
+            served = await asyncio.shield(serve.task)
+            if isinstance(served, Repeated):
+                return self._repeated(served)
+            if (fault := _fault_of(served)) is not None:
+                return _failed(fault, serve, served)
+        stream = _EventStream(request, serve.headers, self._config.write_timeout_s, self._answers.max_bytes)
+        try:
+            await stream.open()
+            if (opening := serve.shape.opening()) is not None:
+                await stream.send(shapes.event(opening))
+            while first is not None:
+                await stream.send(shapes.event(serve.shape.text(first)) if first else shapes.KEEP_ALIVE)
+                serve.sink.wrote()
+                first = await serve.sink.take(self._config.keep_alive_s)
+            await self._finish(stream, serve)
+        except (ConnectionError, TimeoutError):
+            serve.sink.abandon()
+            stream.abort()
+        return stream.response
+
+    async def _finish(self, stream: _EventStream, serve: _Serve) -> None:
+        try:
+            served = await asyncio.shield(serve.task)
+        except MeshError as e:
+            await stream.send(shapes.event(error_body(e, serve_id=serve.headers["Mesh-Serve"])))
+            return
+        if isinstance(served, Repeated):
+            raise AssertionError("a repeated serve gave text")
+        if (fault := _fault_of(served)) is not None:
+            await stream.send(shapes.event(error_body(fault, **serve.mesh_object(served))))
+            return
+        await stream.send(shapes.event(serve.shape.finish(served, serve.mesh_object(served))))
+        if serve.call.include_usage:
+            await stream.send(shapes.event(serve.shape.usage(served)))
+        await stream.send(shapes.receipt_comment(served))
+        await stream.send(shapes.DONE)
+        if stream.sent is not None:
+            self._hold(serve, served, bytes(stream.sent), STREAM_TYPE)
+
+    def _hold(self, serve: _Serve, served: SealedServe, body: bytes, content_type: str) -> None:
+        if serve.repeat is not None:
+            answer = Answer(body, content_type, serve.headers["Mesh-Serve"], served.sealed.id.text)
+            self._answers.put(*serve.repeat, answer)
+
+    def _repeated(self, served: Repeated) -> web.Response:
+        """The first receipt, where the first answer is gone."""
+        entry = self._steward.reader.by_serve(served.serve_id)
+        if entry is None:
+            raise EngineFailed("the receipt of the first serve cannot be found")
+        serve_id, receipt_id = serve_id_text(served.serve_id), ContentId(entry.receipt_id).text
+        told = {
+            "object": "mesh.receipt",
+            "choices": [],
+            "mesh": {
+                "serve_id": serve_id,
+                "receipt_id": receipt_id,
+                "repeated": True,
+                "note": "this idempotency key was served before and its answer is no longer held",
+            },
+        }
+        headers = {"Mesh-Serve": serve_id, "Mesh-Receipt": receipt_id, "Idempotency-Replayed": "true"}
+        return web.json_response(told, headers=headers)
+
+
+class _EventStream:
+    """A response of server-sent events. `sent` is all of it while that stays within `hold_bytes`, else None."""
+
+    def __init__(self, request: web.Request, headers: dict[str, str], timeout_s: float, hold_bytes: int) -> None:
+        self.response = web.StreamResponse(
+            headers={
+                **headers,
+                "Content-Type": f"{STREAM_TYPE}; charset=utf-8",
+                "Cache-Control": "no-cache",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        self._request = request
+        self._timeout_s = timeout_s
+        self._hold_bytes = hold_bytes
+        self.sent: bytearray | None = bytearray()
+
+    async def open(self) -> None:
+        await self.response.prepare(self._request)
+
+    async def send(self, data: bytes) -> None:
+        """Raises ConnectionError where the client is gone, TimeoutError where it takes nothing."""
+        if self.sent is not None:
+            self.sent += data
+            if len(self.sent) > self._hold_bytes:
+                self.sent = None
+        async with asyncio.timeout(self._timeout_s):
+            await self.response.write(data)
+
+    def abort(self) -> None:
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+
+def _fault_of(served: SealedServe) -> EngineError | None:
+    """Why a sealed serve is no answer; None where it is one."""
+    outcome = served.receipt.outcome
+    match outcome.finish:
+        case "stop" | "length":
+            return None
+        case "cancelled":
+            return EngineUnavailable("the server is shutting down; the answer was cut")
+        case _:
+            return served.error or EngineFailed(f"the engine broke its promise: {outcome.reason}")
+
+
+def _failed(fault: EngineError, serve: _Serve, served: SealedServe) -> web.Response:
+    headers = {**serve.headers, **headers_of(fault), "Mesh-Receipt": served.sealed.id.text}
+    return web.json_response(error_body(fault, **serve.mesh_object(served)), status=status_of(fault), headers=headers)
+
+
+def _held_answer(held: Answer) -> web.Response:
+    headers = {"Mesh-Serve": held.serve_id, "Mesh-Receipt": held.receipt_id, "Idempotency-Replayed": "true"}
+    return web.Response(body=held.body, content_type=held.content_type, charset="utf-8", headers=headers)

@@ -1,0 +1,176 @@
+"""`mesh.toml`: what an operator writes down. It only describes; the command line makes engines and meters of it.
+
+[gateway]            host, port, default_max_tokens, queue, drain_s and other bounds
+[state]              dir: the signing key and the ledger
+[meter]              cpu_watts: watts of one busy core, for the modelled figure; left out, there is none
+[disclosures]        keep, days: whether prompts and answers are kept so that they can be disclosed later
+[auth]               keys: BLAKE3 digests ("b3:...") of the bearer tokens that are let in
+[[backend]]          kind = "gguf" (path, name, slots, ...) or "reference"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+from mesh.errors import SchemaError, UsageError
+from mesh.schema.ids import ContentId
+from mesh.schema.limits import MAX_NAME_CHARS, MAX_TOKENS
+from mesh.schema.request import MILLION
+from mesh.schema.value import Name
+
+_MAX_CONFIG_BYTES = 1 << 20
+_DAY_NS = 24 * 3600 * 10**9
+
+Seconds = Annotated[int, Field(ge=1, le=86_400)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class GatewayConfig(_Table):
+    """Where the gateway listens and its bounds. `_s` are seconds, `_bytes` bytes."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    default_max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 512
+    max_body_bytes: Annotated[int, Field(ge=1024, le=64 << 20)] = 4 << 20
+    queue: Annotated[int, Field(ge=0, le=100_000)] = 64  # serves that may wait for a slot, per backend
+    queue_wait_s: Seconds = 60
+    body_timeout_s: Seconds = 30
+    write_timeout_s: Seconds = 30  # a client that takes nothing for this long is gone
+    keep_alive_s: Seconds = 15  # a stream with nothing to say sends a comment this often
+    drain_s: Annotated[int, Field(ge=0, le=86_400)] = 20  # running serves may take this long to end at shutdown
+    repeat_answers: Annotated[int, Field(ge=0, le=1_000_000)] = 256  # answers held for repeated idempotency keys
+    repeat_bytes: Annotated[int, Field(ge=0, le=1 << 33)] = 32 << 20
+    repeat_s: Seconds = 600
+
+
+class StateConfig(_Table):
+    dir: Annotated[str, Field(min_length=1)] = "state"
+
+
+def _decimal(value: Any) -> Any:
+    return Decimal(value) if type(value) is int else value
+
+
+class MeterConfig(_Table):
+    cpu_watts: Annotated[Decimal, BeforeValidator(_decimal), Field(gt=0, le=1_000_000)] | None = None
+
+    @field_validator("cpu_watts")
+    @classmethod
+    def _six_decimals(cls, watts: Decimal | None) -> Decimal | None:
+        if watts is not None and watts * MILLION != int(watts * MILLION):
+            raise ValueError("more than six decimals")
+        return watts
+
+    @property
+    def cpu_watts_u(self) -> int | None:
+        """Microwatts."""
+        return None if self.cpu_watts is None else int(self.cpu_watts * MILLION)
+
+
+class DisclosuresConfig(_Table):
+    keep: bool = False
+    days: Annotated[int, Field(ge=1, le=36_500)] = 30
+
+    @property
+    def keep_ns(self) -> int | None:
+        return self.days * _DAY_NS if self.keep else None
+
+
+class AuthConfig(_Table):
+    keys: list[str] = []
+
+    @field_validator("keys")
+    @classmethod
+    def _digests(cls, keys: list[str]) -> list[str]:
+        for key in keys:
+            try:
+                ContentId.from_text(key)
+            except SchemaError:
+                # not repeated: someone may have put the key itself here
+                raise ValueError("expected b3:<64 lower-case hex>, the BLAKE3 digest of a key") from None
+        return keys
+
+
+class GgufBackend(_Table):
+    kind: Literal["gguf"]
+    path: Annotated[str, Field(min_length=1)]
+    name: Annotated[Name, Field(max_length=MAX_NAME_CHARS)] | None = None
+    slots: Annotated[int, Field(ge=1, le=64)] | None = None
+    context_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    kv_type: Literal["q8_0", "f16", "f32"] | None = None
+    flash_attention: bool = True
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    ubatch: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    chat_template: Annotated[str, Field(min_length=1)] | None = None  # a file, in place of the one in the model
+
+
+class ReferenceBackend(_Table):
+    kind: Literal["reference"]
+    name: Name = "reference"
+    context_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1_000_000
+    slots: Annotated[int, Field(ge=1, le=4096)] = 64
+
+
+Backend = Annotated[GgufBackend | ReferenceBackend, Field(discriminator="kind")]
+
+
+class MeshConfig(_Table):
+    gateway: GatewayConfig = GatewayConfig()
+    state: StateConfig = StateConfig()
+    meter: MeterConfig = MeterConfig()
+    disclosures: DisclosuresConfig = DisclosuresConfig()
+    auth: AuthConfig = AuthConfig()
+    backend: Annotated[list[Backend], Field(min_length=1, max_length=1)]
+
+    @classmethod
+    def from_toml(cls, text: str, *, source: str = "mesh.toml") -> MeshConfig:
+        """Raises UsageError naming every key at fault."""
+        try:
+            values = tomllib.loads(text, parse_float=Decimal)
+        except tomllib.TOMLDecodeError as e:
+            raise UsageError(f"{source}: not valid toml: {e}") from None
+        except RecursionError:
+            raise UsageError(f"{source}: nested too deep") from None
+        try:
+            return cls.model_validate(values)
+        except ValidationError as e:
+            faults = "; ".join(_fault(fault) for fault in e.errors(include_url=False))
+            raise UsageError(f"{source}: {faults}") from None
+
+    @classmethod
+    def load(cls, path: Path) -> MeshConfig:
+        """Raises UsageError, also where the file cannot be read."""
+        try:
+            with path.open("rb") as file:
+                data = file.read(_MAX_CONFIG_BYTES + 1)
+            if len(data) > _MAX_CONFIG_BYTES:
+                raise UsageError(f"{path}: over {_MAX_CONFIG_BYTES} bytes")
+            return cls.from_toml(data.decode("utf-8"), source=str(path))
+        except OSError as e:
+            raise UsageError(f"{path}: {e.strerror or e}") from None
+        except UnicodeDecodeError:
+            raise UsageError(f"{path}: not valid utf-8") from None
+
+
+def _fault(fault: Any) -> str:
+    """`key: what is wrong, got value`. Values under [auth] are left out: they may be secrets."""
+    # a union's path names the member it was tried as; the operator's file does not
+    path = [str(part) for part in fault["loc"] if part not in ("gguf", "reference")]
+    key = ".".join(path)
+    if fault["type"] == "extra_forbidden":
+        return f"{key}: unknown key"
+    if fault["type"] == "missing":
+        return f"{key}: missing"
+    message = fault["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    value = fault.get("input")
+    shown = path[0] != "auth" and isinstance(value, (str, int, Decimal))
+    return f"{key}: {message}" + (f", got {str(value)[:80]!r}" if shown else "")

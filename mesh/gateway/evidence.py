@@ -1,0 +1,176 @@
+"""The mesh's own routes: the steward, its receipts, disclosures for their callers, settings, and how the server is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import web
+
+import mesh
+from mesh.engine.protocol import ServingEngine
+from mesh.errors import EngineUnavailable, Forbidden, NotFound, SchemaError
+from mesh.gateway.completions import CALLER
+from mesh.ledger import Entry
+from mesh.schema.canonical import decode_map
+from mesh.schema.disclosure import DISCLOSURE_TYPE, settings_digest
+from mesh.schema.envelope import RECEIPT_TYPE, verify
+from mesh.schema.ids import ContentId, serve_id_from_text, serve_id_text, steward_text
+from mesh.schema.limits import MAX_SETTINGS_BYTES
+from mesh.schema.view import value_view, view
+from mesh.steward.steward import Steward
+
+ENVELOPE_TYPE = "application/cose"
+_NS_PER_DAY = 24 * 3600 * 10**9
+
+
+class Evidence:
+    """The handlers, over a steward and its engines. `started_s` is Unix time."""
+
+    def __init__(self, steward: Steward, engines: Sequence[ServingEngine], started_s: int) -> None:
+        self._steward = steward
+        self._engines = engines
+        self._started_s = started_s
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/models", self.models),
+            web.get("/v1/models/{model}", self.model),
+            web.get("/mesh/v1/steward", self.steward),
+            web.get("/mesh/v1/receipts/{id}", self.receipt),
+            web.get("/mesh/v1/receipts/{id}/disclosure", self.disclosure),
+            web.get("/mesh/v1/settings/{digest}", self.settings),
+        ]
+
+    async def models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [self._model(engine) for engine in self._engines]})
+
+    async def model(self, request: web.Request) -> web.Response:
+        name = request.match_info["model"]
+        for engine in self._engines:
+            if engine.recipe_id == name:
+                return web.json_response(self._model(engine))
+        raise NotFound(f"model {name!r} is not served here", code="model_not_found", param="model")
+
+    def _model(self, engine: ServingEngine) -> dict[str, Any]:
+        return {
+            "id": engine.recipe_id,
+            "object": "model",
+            "created": self._started_s,
+            "owned_by": "mesh",
+            "context_tokens": engine.context_tokens,
+            "mesh": _engine_view(engine),
+        }
+
+    async def steward(self, request: web.Request) -> web.Response:
+        reader = self._steward.reader
+        count, head = await asyncio.to_thread(lambda: (reader.count(), reader.head()))
+        keep_ns = self._steward.keep_ns
+        return web.json_response(
+            {
+                "steward": steward_text(self._steward.public),
+                "version": mesh.__version__,
+                "receipts": count,
+                "head": None if head is None else ContentId(head).text,
+                "disclosures_kept_days": None if keep_ns is None else keep_ns // _NS_PER_DAY,
+                "engines": [_engine_view(engine) for engine in self._engines],
+            }
+        )
+
+    async def receipt(self, request: web.Request) -> web.Response:
+        entry = await self._entry(request.match_info["id"])
+        receipt_id = ContentId(entry.receipt_id).text
+        headers = {"Mesh-Serve": serve_id_text(entry.serve_id), "Mesh-Receipt": receipt_id}
+        if not _wants_json(request):
+            return web.Response(body=entry.envelope, content_type=ENVELOPE_TYPE, headers=headers)
+        receipt = verify(entry.envelope, RECEIPT_TYPE, {self._steward.public}).value
+        told = {"view_of": ENVELOPE_TYPE, "receipt_id": receipt_id, "receipt": value_view(receipt)}
+        return web.json_response(told, headers=headers)
+
+    async def disclosure(self, request: web.Request) -> web.Response:
+        entry = await self._entry(request.match_info["id"])
+        if entry.caller != request[CALLER]:
+            raise Forbidden("disclosure: this serve was another caller's", code="other_caller")
+        disclosure = await asyncio.to_thread(self._steward.disclosure, entry)
+        return web.Response(body=disclosure.to_cbor(), content_type=DISCLOSURE_TYPE)
+
+    async def settings(self, request: web.Request) -> web.Response:
+        digest = ContentId.from_text(request.match_info["digest"])
+        data = await asyncio.to_thread(self._steward.reader.settings, digest)
+        if data is None:
+            raise NotFound(f"settings {digest.text} are not known here", code="settings_not_found")
+        if not _wants_json(request):
+            return web.Response(body=data, content_type="application/cbor")
+        settings = decode_map(data, max_bytes=MAX_SETTINGS_BYTES)
+        return web.json_response({"view_of": "application/cbor", "digest": digest.text, "settings": view(settings)})
+
+    async def _entry(self, name: str) -> Entry:
+        """The ledger's entry by receipt id or serve id. Raises NotFound; a serve that runs has no receipt yet."""
+        reader = self._steward.reader
+        if name.startswith("b3:"):
+            receipt_id = ContentId.from_text(name)
+            entry = await asyncio.to_thread(reader.by_receipt, receipt_id)
+        else:
+            try:
+                serve_id = serve_id_from_text(name)
+            except SchemaError:
+                raise NotFound(f"{name[:80]!r} is no receipt id and no serve id", code="receipt_not_found") from None
+            entry = await asyncio.to_thread(reader.by_serve, serve_id)
+        if entry is None:
+            raise NotFound(f"no receipt of {name} in this ledger", code="receipt_not_found")
+        return entry
+
+
+class Health:
+    """Open to anyone who can connect: says whether it can serve, and nothing of what it served."""
+
+    def __init__(self, steward: Steward, engines: Sequence[ServingEngine]) -> None:
+        self._steward = steward
+        self._engines = engines
+        self.draining = False
+
+    async def alive(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "alive"})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        reasons = []
+        if self.draining:
+            reasons.append("shutting down")
+        if not self._steward.writable:
+            reasons.append("the ledger cannot be written")
+        for engine in self._engines:
+            try:
+                await engine.ready()
+            except EngineUnavailable as e:
+                reasons.append(f"{engine.recipe_id}: {e}")
+        if reasons:
+            return web.json_response({"status": "not ready", "reasons": reasons}, status=503)
+        return web.json_response({"status": "ready"})
+
+
+def _engine_view(engine: ServingEngine) -> dict[str, Any]:
+    """What a client may know of an engine before it sends anything."""
+    told: dict[str, Any] = {
+        "recipe_id": engine.recipe_id,
+        "backend_id": engine.backend_id,
+        "fidelity": int(engine.fidelity),
+        "settings_digest": settings_digest(dict(engine.settings)).text,
+        "weights_digest": None if engine.weights_digest is None else engine.weights_digest.text,
+        "template_digest": None if engine.template_digest is None else engine.template_digest.text,
+        "template_source": engine.settings.get("template_source"),
+        "precision": engine.precision,
+        "context_tokens": engine.context_tokens,
+        "slots": engine.slots,
+        "est_uj_per_token": engine.est_uj_per_token,
+    }
+    check = getattr(engine, "self_check", None)
+    if check is not None:
+        told["determinism"] = check.reason
+    return told
+
+
+def _wants_json(request: web.Request) -> bool:
+    """Whether the client names JSON and not COSE; the envelope itself is what an empty or open Accept gets."""
+    accept = request.headers.get("Accept", "")
+    return "application/json" in accept and ENVELOPE_TYPE not in accept

@@ -1,0 +1,70 @@
+"""What went wrong, in HTTP and in OpenAI's error shape: {"error": {message, type, param, code}}."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mesh.errors import (
+    BadRequest,
+    Conflict,
+    EngineError,
+    EngineUnavailable,
+    Forbidden,
+    Invalid,
+    LedgerError,
+    MeshError,
+    NoCandidate,
+    NotFound,
+    Overloaded,
+    Unauthorized,
+)
+
+_STATUS_OF_CODE = {"unsupported_encoding": 415, "body_too_large": 413, "idempotency_mismatch": 422}
+
+_KINDS: tuple[tuple[type[MeshError], int, str], ...] = (
+    (BadRequest, 400, "invalid_request_error"),
+    (NoCandidate, 400, "invalid_request_error"),
+    (Invalid, 400, "invalid_request_error"),
+    (Unauthorized, 401, "authentication_error"),
+    (Forbidden, 403, "permission_error"),
+    (NotFound, 404, "invalid_request_error"),
+    (Conflict, 409, "invalid_request_error"),
+    (Overloaded, 429, "rate_limit_error"),
+    (EngineUnavailable, 503, "server_error"),
+    (EngineError, 502, "server_error"),
+    (LedgerError, 503, "server_error"),
+)
+
+
+def status_of(error: MeshError) -> int:
+    """The HTTP status that an error is answered with."""
+    for kind, status, _ in _KINDS:
+        if isinstance(error, kind):
+            return _STATUS_OF_CODE.get(error.code, status)
+    return 500
+
+
+def error_body(error: MeshError, **mesh: Any) -> dict[str, Any]:
+    """The body. `mesh` is what the answer says of the serve, where there was one."""
+    kind = next((name for cls, _, name in _KINDS if isinstance(error, cls)), "server_error")
+    body = plain_error(str(error), kind, error.code, param=getattr(error, "param", None))
+    if isinstance(error, NoCandidate):
+        body["error"]["reasons"] = error.reasons
+    if mesh:
+        body["mesh"] = mesh
+    return body
+
+
+def plain_error(message: str, kind: str, code: str | None, *, param: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def headers_of(error: MeshError) -> dict[str, str]:
+    if isinstance(error, Overloaded):
+        return {"Retry-After": str(math.ceil(error.retry_after_s))}
+    if isinstance(error, (EngineUnavailable, LedgerError)):
+        return {"Retry-After": "5"}
+    if isinstance(error, Unauthorized):
+        return {"WWW-Authenticate": "Bearer"}
+    return {}

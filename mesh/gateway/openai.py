@@ -1,0 +1,288 @@
+"""OpenAI's request bodies, read strictly: every field is followed, known to change nothing, or refused by name.
+
+Defaults are OpenAI's: temperature 1, top_p 1, no penalties. Where the temperature is above 0 and the client gave no
+seed, one is drawn, so that the serve can be replayed; at temperature 0 a seed changes nothing and is set to 0.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mesh.errors import BadRequest
+from mesh.gateway.fields import Fields, kind, millionths
+from mesh.schema.limits import (
+    MAX_LOGIT_BIASES,
+    MAX_NAME_CHARS,
+    MAX_SEED,
+    MAX_STOP_IDS,
+    MAX_STOP_STRING_BYTES,
+    MAX_STOP_STRINGS,
+    MAX_TOKEN_ID,
+    MAX_TOKENS,
+    MAX_UINT,
+)
+from mesh.schema.request import MILLION, Sampling
+
+Random = Callable[[int], bytes]
+
+_NOT_YET = "not supported by this server"
+_HEX64 = re.compile(r"[0-9a-fA-F]{64}\Z")
+# `developer` is what newer clients call `system`; templates know the older name.
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_MAX_LABEL_CHARS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class MeshOptions:
+    """The `mesh` object of a request. `nonce` is 32 bytes, the client's or drawn; `joule_ceiling_uj` microjoules."""
+
+    disclose: bool
+    fidelity_floor: int
+    joule_ceiling_uj: int | None
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, understood. Exactly one of `messages`, `prompt` and `prompt_ids` is there. `max_tokens` None means
+    the server's default."""
+
+    model: str
+    messages: tuple[Mapping[str, str], ...] | None
+    prompt: str | None
+    prompt_ids: tuple[int, ...] | None
+    max_tokens: int | None
+    sampling: Sampling
+    stream: bool
+    include_usage: bool
+    mesh: MeshOptions
+
+    @property
+    def prompt_param(self) -> str:
+        return "prompt" if self.messages is None else "messages"
+
+
+def parse_chat(body: dict[str, Any], random: Random) -> Call:
+    """`POST /v1/chat/completions`. Raises BadRequest with the field's name as `param`."""
+    fields = Fields(body)
+    messages = _messages(fields)
+    fields.only("logprobs", (False,), _NOT_YET)
+    fields.refuse(("top_logprobs", "tools", "functions", "function_call", "audio", "prediction"), _NOT_YET)
+    fields.refuse(("reasoning_effort", "verbosity", "web_search_options"), _NOT_YET)
+    fields.only("parallel_tool_calls", (True, False), _NOT_YET)  # says how tools are called, and there are none
+    fields.only("tool_choice", ("none",), _NOT_YET)
+    fields.only("response_format", ({"type": "text"},), _NOT_YET)
+    fields.only("modalities", (["text"],), _NOT_YET)
+    return _call(fields, random, messages=messages)
+
+
+def parse_completion(body: dict[str, Any], random: Random) -> Call:
+    """`POST /v1/completions`. Raises BadRequest with the field's name as `param`."""
+    fields = Fields(body)
+    prompt = _prompt(fields)
+    fields.only("echo", (False,), _NOT_YET)
+    fields.only("best_of", (1,), _NOT_YET)
+    fields.refuse(("suffix", "logprobs"), _NOT_YET)
+    text, ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
+    return _call(fields, random, prompt=text, prompt_ids=ids)
+
+
+def _call(
+    fields: Fields,
+    random: Random,
+    *,
+    messages: tuple[Mapping[str, str], ...] | None = None,
+    prompt: str | None = None,
+    prompt_ids: tuple[int, ...] | None = None,
+) -> Call:
+    model = fields.text("model")
+    if not model or len(model) > MAX_NAME_CHARS:
+        raise fields.fault("model", "missing" if not model else f"over {MAX_NAME_CHARS} characters")
+    max_tokens = _max_tokens(fields)
+    sampling = _sampling(fields, random)
+    stream = fields.flag("stream") or False
+    options = fields.object("stream_options")
+    include_usage = False
+    if options is not None:
+        if not stream:
+            raise fields.fault("stream_options", "only where stream is true")
+        include_usage = options.flag("include_usage") or False
+        options.only("include_obfuscation", (False,), _NOT_YET)
+        options.done()
+    fields.only("n", (1,), "one answer per request; send n requests")
+    mesh = _mesh(fields.object("mesh") or Fields({}), random)
+    _labels(fields)
+    fields.done()
+    return Call(model, messages, prompt, prompt_ids, max_tokens, sampling, stream, include_usage, mesh)
+
+
+def _messages(fields: Fields) -> tuple[Mapping[str, str], ...]:
+    messages = fields.array("messages")
+    if not messages:
+        raise fields.fault("messages", "missing" if messages is None else "empty")
+    return tuple(_message(item, f"messages[{i}]") for i, item in enumerate(messages))
+
+
+def _message(item: Any, where: str) -> Mapping[str, str]:
+    if type(item) is not dict:
+        raise BadRequest(f"{where}: expected an object, got {kind(item)}", code="invalid_value", param=where)
+    message = Fields(item, within=where)
+    role = message.text("role")
+    if role not in _ROLES:
+        raise message.fault("role", f"expected one of {', '.join(_ROLES)}" if role else "missing")
+    content = message.take("content")
+    if type(content) is list:
+        # the parts of one message are its lines, as other servers read them
+        content = "\n".join(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
+    if type(content) is not str:
+        raise message.wrong("content", "text or an array of text parts", content)
+    message.refuse(("name", "refusal", "tool_calls", "tool_call_id", "function_call", "audio", "annotations"), _NOT_YET)
+    message.done()
+    return {"role": _ROLES[role], "content": content}
+
+
+def _part(item: Any, where: str) -> str:
+    if type(item) is not dict:
+        raise BadRequest(f"{where}: expected an object, got {kind(item)}", code="invalid_value", param=where)
+    part = Fields(item, within=where)
+    part.only("type", ("text",), "only text parts are supported")
+    text = part.text("text")
+    if text is None:
+        raise part.fault("text", "missing")
+    part.done()
+    return text
+
+
+def _prompt(fields: Fields) -> str | tuple[int, ...]:
+    prompt = fields.take("prompt")
+    if type(prompt) is list and len(prompt) == 1 and type(prompt[0]) in (str, list):
+        prompt = prompt[0]
+    if type(prompt) is str:
+        return prompt
+    if type(prompt) is not list:
+        raise fields.fault("prompt", "missing" if prompt is None else f"expected text or token ids, got {kind(prompt)}")
+    if any(type(item) in (str, list) for item in prompt):
+        raise fields.fault("prompt", "one prompt per request; send several requests", code="unsupported_value")
+    if not all(type(item) is int and 0 <= item <= MAX_TOKEN_ID for item in prompt):
+        raise fields.fault("prompt", f"token ids are whole numbers from 0 to {MAX_TOKEN_ID}")
+    return tuple(prompt)
+
+
+def _max_tokens(fields: Fields) -> int | None:
+    """The cap under its two names, which must agree where both are there."""
+    older = fields.integer("max_tokens", 1, MAX_TOKENS)
+    newer = fields.integer("max_completion_tokens", 1, MAX_TOKENS)
+    if older is not None and newer is not None and older != newer:
+        raise fields.fault("max_tokens", f"{older}, but max_completion_tokens is {newer}: they name one cap")
+    return older if newer is None else newer
+
+
+def _sampling(fields: Fields, random: Random) -> Sampling:
+    temperature_u = _or(fields.millionths("temperature", 0, 100), MILLION)
+    seed = fields.integer("seed", 0, MAX_SEED)
+    if temperature_u == 0:
+        seed = 0
+    elif seed is None:
+        seed = int.from_bytes(random(8), "little") % (MAX_SEED + 1)
+    repetition_u = _or(fields.millionths("repetition_penalty", 0, 100), MILLION)
+    if repetition_u == 0:
+        raise fields.fault("repetition_penalty", "must be above 0")
+    return Sampling.of(
+        temperature_u=temperature_u,
+        top_p_u=_or(fields.millionths("top_p", 0, 1), MILLION),
+        top_k=max(0, _or(fields.integer("top_k", -1, MAX_TOKEN_ID), 0)),  # some servers write "no limit" as -1
+        min_p_u=_or(fields.millionths("min_p", 0, 1), 0),
+        frequency_penalty_u=_or(fields.millionths("frequency_penalty", -1000, 1000), 0),
+        presence_penalty_u=_or(fields.millionths("presence_penalty", -1000, 1000), 0),
+        repetition_penalty_u=repetition_u,
+        logit_bias=_logit_bias(fields),
+        seed=seed,
+        stop=_stop(fields),
+        stop_ids=_stop_ids(fields),
+        ignore_eos=fields.flag("ignore_eos") or False,
+    )
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _logit_bias(fields: Fields) -> list[list[int]]:
+    biases = fields.take("logit_bias")
+    if biases is None:
+        return []
+    if type(biases) is not dict:
+        raise fields.wrong("logit_bias", "an object", biases)
+    if len(biases) > MAX_LOGIT_BIASES:
+        raise fields.fault("logit_bias", f"{len(biases)} entries, at most {MAX_LOGIT_BIASES}")
+    pairs = []
+    for key, value in biases.items():
+        # one spelling per id, so that no id is there twice
+        if not re.fullmatch(r"0|[1-9][0-9]{0,9}", key) or int(key) > MAX_TOKEN_ID:
+            raise fields.fault("logit_bias", "keys are token ids in decimal")
+        pairs.append([int(key), millionths(value, -1000, 1000, param=f"logit_bias.{key}")])
+    return sorted(pairs)
+
+
+def _stop(fields: Fields) -> list[str]:
+    stop = fields.take("stop")
+    stops = [stop] if type(stop) is str else stop
+    if stops is None:
+        return []
+    if type(stops) is not list or any(type(item) is not str for item in stops):
+        raise fields.fault("stop", "expected text or an array of texts")
+    if len(stops) > MAX_STOP_STRINGS:
+        raise fields.fault("stop", f"{len(stops)} strings, at most {MAX_STOP_STRINGS}")
+    if any(not item or len(item.encode()) > MAX_STOP_STRING_BYTES for item in stops):
+        raise fields.fault("stop", f"a stop string is 1 to {MAX_STOP_STRING_BYTES} bytes long")
+    return list(dict.fromkeys(stops))
+
+
+def _stop_ids(fields: Fields) -> list[int]:
+    ids = fields.array("stop_token_ids") or []
+    if len(ids) > MAX_STOP_IDS or not all(type(item) is int and 0 <= item <= MAX_TOKEN_ID for item in ids):
+        raise fields.fault("stop_token_ids", f"at most {MAX_STOP_IDS} token ids")
+    return sorted(set(ids))
+
+
+def _mesh(fields: Fields, random: Random) -> MeshOptions:
+    options = MeshOptions(
+        disclose=fields.flag("disclose") or False,
+        fidelity_floor=_or(fields.integer("fidelity_floor", 0, 3), 0),
+        joule_ceiling_uj=fields.integer("joule_ceiling_uj", 0, MAX_UINT),
+        nonce=_nonce(fields) or random(32),
+    )
+    fields.done()
+    return options
+
+
+def _nonce(fields: Fields) -> bytes | None:
+    text = fields.text("nonce")
+    if text is None:
+        return None
+    if _HEX64.match(text):
+        return bytes.fromhex(text)
+    try:
+        nonce = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        nonce = b""
+    if len(nonce) != 32:
+        raise fields.fault("nonce", "expected 32 bytes in hex or base64url")
+    return nonce
+
+
+def _labels(fields: Fields) -> None:
+    """What names the request for its sender and changes nothing in the answer; read, checked and not kept."""
+    for name in ("user", "safety_identifier", "prompt_cache_key"):
+        if len(fields.text(name) or "") > _MAX_LABEL_CHARS:
+            raise fields.fault(name, f"over {_MAX_LABEL_CHARS} characters")
+    metadata = fields.object("metadata")
+    if metadata is not None:
+        metadata.texts(_MAX_LABEL_CHARS)
+    fields.only("store", (False,), "answers are not stored; send false or nothing")
+    fields.only("service_tier", ("auto", "default"), "there is one tier")

@@ -1,0 +1,107 @@
+"""OpenAI's answers: the bodies and chunks of chat and text completions, and the `mesh` object in them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mesh.schema.ids import serve_id_text, steward_text
+from mesh.schema.view import view
+from mesh.steward.serves import SealedServe
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One answer's frame. `created_s` is Unix time in seconds."""
+
+    chat: bool
+    serve_id: bytes
+    model: str
+    created_s: int
+
+    def answer(self, text: str, served: SealedServe, mesh: Mapping[str, Any]) -> dict[str, Any]:
+        said = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.chat else {"text": text}
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish_reason(served)}
+        return {**self._frame(streamed=False), "choices": [choice], "usage": usage(served), "mesh": mesh}
+
+    def opening(self) -> dict[str, Any] | None:
+        """The chunk before any text."""
+        return self._chunk({"delta": {"role": "assistant", "content": ""}}) if self.chat else None
+
+    def text(self, text: str) -> dict[str, Any]:
+        return self._chunk({"delta": {"content": text}} if self.chat else {"text": text})
+
+    def finish(self, served: SealedServe, mesh: Mapping[str, Any]) -> dict[str, Any]:
+        chunk = self._chunk({"delta": {}} if self.chat else {"text": ""}, finish_reason(served))
+        return {**chunk, "mesh": mesh}
+
+    def usage(self, served: SealedServe) -> dict[str, Any]:
+        return {**self._frame(streamed=True), "choices": [], "usage": usage(served)}
+
+    def _chunk(self, said: Mapping[str, Any], reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": reason}
+        return {**self._frame(streamed=True), "choices": [choice]}
+
+    def _frame(self, *, streamed: bool) -> dict[str, Any]:
+        if self.chat:
+            prefix, what = "chatcmpl", "chat.completion.chunk" if streamed else "chat.completion"
+        else:
+            prefix, what = "cmpl", "text_completion"
+        return {
+            "id": f"{prefix}-{self.serve_id.hex()}",
+            "object": what,
+            "created": self.created_s,
+            "model": self.model,
+        }
+
+
+def event(value: Mapping[str, Any]) -> bytes:
+    """One server-sent event. JSON escapes line breaks, so it is one line."""
+    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def receipt_comment(served: SealedServe) -> bytes:
+    return f": mesh-receipt {served.sealed.id.text}\n\n".encode()
+
+
+def finish_reason(served: SealedServe) -> str:
+    return "length" if served.receipt.outcome.finish == "length" else "stop"
+
+
+def usage(served: SealedServe) -> dict[str, Any]:
+    outcome = served.receipt.outcome
+    tokens_in, tokens_out = outcome.tokens_in or 0, outcome.tokens_out or 0
+    told: dict[str, Any] = {
+        "prompt_tokens": tokens_in,
+        "completion_tokens": tokens_out,
+        "total_tokens": tokens_in + tokens_out,
+    }
+    if outcome.cache_hit_tokens is not None:
+        told["prompt_tokens_details"] = {"cached_tokens": outcome.cache_hit_tokens}
+    return told
+
+
+def mesh_object(served: SealedServe, *, incomplete: bool, disclose: bool, prompt: str | None) -> dict[str, Any]:
+    """What an answer says of its receipt. `incomplete`: the output ended inside a character, shown as U+FFFD."""
+    receipt = served.receipt
+    energy = receipt.energy.to_map()
+    told: dict[str, Any] = {
+        "serve_id": serve_id_text(receipt.serve_id),
+        "receipt_id": served.sealed.id.text,
+        "steward": steward_text(receipt.steward),
+        "seq": receipt.seq,
+        "energy": view({name: energy[name] for name in ("basis", "uj", "span_ns", "reason") if name in energy}),
+        "deterministic": receipt.engine.deterministic,
+    }
+    if incomplete:
+        told["incomplete_character"] = True
+    if disclose:
+        packed = served.disclosure(prompt=prompt).to_cbor()
+        told["disclosure"] = base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
+    return told
