@@ -1,0 +1,21 @@
+"""Writing what a command makes: whole or not at all, and never over anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+PUBLIC = 0o644
+PRIVATE = 0o600  # disclosures hold prompts and answers
+
+
+def write_new(path: Path, chunks: Iterable[bytes], *, mode: int = PUBLIC) -> None:
+    """Raises OSError, FileExistsError where `path` exists. What a failure leaves half written is removed."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.writelines(chunks)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,76 @@
+"""`mesh replay`: run a sealed serve again and say whether the receipt is true of it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mesh.cli.console import emit, note, say
+from mesh.cli.engines import add_engine_flags, open_engine
+from mesh.cli.trust import add_trust_flag, read_trust
+from mesh.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from mesh.replay.verdict import Verdict
+    from mesh.schema.disclosure import Disclosure
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "replay",
+        help="run a sealed serve again and compare",
+        description="Runs the serve of a receipt again, on the engine that the flags describe. Exit code 0: Verified; "
+        "10: Diverged, or Verified while the disclosed answer is another one; 11: NotReplayable.",
+    )
+    parser.add_argument("receipt", metavar="RECEIPT", help="the signed receipt, a file or -")
+    parser.add_argument("disclosure", metavar="DISCLOSURE", nargs="?", help="what `mesh disclose` wrote")
+    add_trust_flag(parser)
+    add_engine_flags(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from mesh.cli.evidence import read_envelope
+    from mesh.cli.words import verdict_words
+    from mesh.schema.envelope import RECEIPT_TYPE, verify
+
+    trust = read_trust(args.trust)
+    envelope = read_envelope(args.receipt)
+    sealed = verify(envelope, RECEIPT_TYPE, trust)  # before a model is loaded for nothing
+    disclosure = None if args.disclosure is None else read_disclosure(Path(args.disclosure))
+    note("loading the engine ...")
+    verdict = asyncio.run(_replay(envelope, disclosure, trust, args))
+    if args.json:
+        emit({"receipt_id": sealed.id.text, **verdict.to_json()})
+    else:
+        say(verdict_words(verdict))
+    return verdict.exit_code
+
+
+def read_disclosure(path: Path) -> Disclosure:
+    """Raises OSError, or an Invalid where the file holds no disclosure."""
+    from mesh.schema.disclosure import Disclosure
+    from mesh.schema.limits import MAX_DISCLOSURE_BYTES
+
+    with path.open("rb") as file:
+        data = file.read(MAX_DISCLOSURE_BYTES + 1)
+    if len(data) > MAX_DISCLOSURE_BYTES:
+        raise SchemaError(f"{path}: over {MAX_DISCLOSURE_BYTES} bytes")
+    return Disclosure.from_bytes(data)
+
+
+async def _replay(
+    envelope: bytes, disclosure: Disclosure | None, trust: Collection[bytes], args: argparse.Namespace
+) -> Verdict:
+    from mesh.replay.replayer import replay
+
+    engine = await open_engine(args)
+    try:
+        return await replay(envelope, disclosure, engine, trust)
+    finally:
+        await engine.close()

@@ -1,0 +1,62 @@
+"""The state directory: the signing key and the ledger, in one place that only its owner can read."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mesh.ledger.reader import LedgerReader
+    from mesh.schema.envelope import SigningKey
+
+LEDGER_NAME = "ledger.sqlite"
+KEY_NAME = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    root: Path
+
+    @property
+    def key(self) -> Path:
+        return self.root / KEY_NAME
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / LEDGER_NAME
+
+    def open_reader(self) -> LedgerReader:
+        """The ledger, read-only, beside a running gateway. Raises LedgerError or OSError."""
+        from mesh.ledger.reader import LedgerReader
+
+        if not self.ledger.exists():
+            raise FileNotFoundError(f"{self.root}: no ledger here; `mesh serve` makes one, --state names another place")
+        return LedgerReader.open(self.ledger)
+
+    def load_key(self) -> SigningKey:
+        """The signing key. Raises KeyFileError."""
+        from mesh.steward import keys
+
+        return keys.load(self.key)
+
+
+def add_state_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--state", metavar="DIR", type=Path, help="key and ledger (default: $MESH_STATE or ~/.local/state/mesh)"
+    )
+
+
+def state_of(args: argparse.Namespace) -> State:
+    return State(args.state if args.state is not None else default_state())
+
+
+def default_state() -> Path:
+    """$MESH_STATE, else `mesh` in the XDG state directory. An empty or relative XDG_STATE_HOME does not count."""
+    own = os.environ.get("MESH_STATE")
+    if own:
+        return Path(own)
+    xdg = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(xdg) if xdg.startswith("/") else Path.home() / ".local" / "state") / "mesh"
