@@ -15,6 +15,7 @@ from mesh.errors import LedgerCorrupt, LedgerError, LedgerLocked, LedgerUnwritab
 APPLICATION_ID = 0x6D657368  # "mesh", where file(1) looks for it
 BUSY_TIMEOUT_MS = 5_000
 PAGE_BYTES = 4096
+_HEADER_BYTES = 100
 
 Step = Sequence[str]
 
@@ -119,7 +120,8 @@ def check_format(db: sqlite3.Connection, path: Path, *, steps: Sequence[Step] = 
     version = pragma(db, "user_version")
     if application != APPLICATION_ID:
         empty = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-        if application == 0 and version == 0 and empty:
+        # to SQLite a file shorter than its own header is an empty database
+        if application == 0 and version == 0 and empty and not 0 < path.stat().st_size < _HEADER_BYTES:
             return 0
         raise LedgerError(f"{path}: is not a ledger (application id {application:#x}, expected {APPLICATION_ID:#x})")
     if version > len(steps):

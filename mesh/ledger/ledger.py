@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -29,6 +30,7 @@ from mesh.schema.envelope import Sealed
 # waits for a gap and says so.
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
 _GAP_TIMEOUT_MS = 100
+_RETRY_S = 1.0  # between two tries to merge what a purge has left, so that seals do not wait for each of them
 
 Make = Callable[[Position], Sealed]
 
@@ -52,6 +54,7 @@ class Ledger:
         self._reader = LedgerReader(path)
         self._closed = False
         self._purged = False
+        self._retry_at = 0.0
         self._group = GroupCommit(
             opened.db, begin=self._begin, translate=lambda e: translate(e, path), tend=self._tend_log
         )
@@ -155,19 +158,21 @@ class Ledger:
     def _tend_log(self, db: sqlite3.Connection) -> None:
         """Keep the log short: what the automatic merge leaves, and what a purge must not leave."""
         size = self.wal_bytes
-        if size <= self._wal_alarm and not self._purged:
+        too_long = size > self._wal_alarm
+        if not too_long and not (self._purged and time.monotonic() >= self._retry_at):
             return
         try:
             db.execute(f"PRAGMA busy_timeout = {_GAP_TIMEOUT_MS}")
-            busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-            db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+            busy = bool(db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
         except sqlite3.Error as e:
             _log.warning("ledger %s: the log cannot be merged: %s", self.path, e)
-            return
-        if busy and size > self._wal_alarm:
+            busy = True
+        finally:
+            db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        if busy and too_long:
             _log.warning(
-                "ledger %s: a reader holds the log open, %d bytes and growing (limit %d)",
-                self.path, size, self._wal_limit,
-            )  # fmt: skip
+                "ledger %s: the log is held open, %d bytes and growing (limit %d)", self.path, size, self._wal_limit
+            )
         self._wal_alarm = max(2 * size, self._wal_limit) if busy else self._wal_limit
-        self._purged = self._purged and bool(busy)
+        self._purged = self._purged and busy
+        self._retry_at = time.monotonic() + _RETRY_S

@@ -44,7 +44,7 @@ def load(path: Path) -> SigningKey:
     except OSError as e:
         why = "is a symbolic link, expected a plain file" if path.is_symlink() else e.strerror
         raise KeyFileError(f"key file {path}: {why}") from None
-    with os.fdopen(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise KeyFileError(f"key file {path}: not a plain file")
@@ -56,7 +56,11 @@ def load(path: Path) -> SigningKey:
                 f"key file {path}: mode is {mode:04o}, expected 0600; run `chmod 600` on it, or remove it for a new "
                 "key if others may have read it"
             )
-        line = file.read(_FILE_BYTES + 1)
+        line = os.read(fd, _FILE_BYTES + 1)
+    except OSError as e:
+        raise KeyFileError(f"key file {path}: {e.strerror}") from None
+    finally:
+        os.close(fd)
     match = _LINE.fullmatch(line)
     if match is None:  # what it holds instead is nobody's business
         raise KeyFileError(f"key file {path}: malformed, expected one line `mesh-seed-1 <64 lower-case hex>`")
