@@ -77,8 +77,8 @@ class Served:
         return self.sealed[0].envelope
 
 
-async def serve(folder: Path, count: int, **options: Any) -> list[SealedServe]:
-    engine = ReferenceEngine()
+async def serve(folder: Path, count: int, *, recipe_id: str = "reference", **options: Any) -> list[SealedServe]:
+    engine = ReferenceEngine(recipe_id)
     serves = []
     async with running(folder, **options) as steward:
         for _ in range(count):

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+
+def test_key_show_prints_what_trust_takes(mesh, made, trusted) -> None:
+    result = mesh("key", "show", "--state", made.state)
+    assert (result.code, result.out, result.err) == (0, f"{trusted}\n", "")
+    assert mesh("key", "show", "--state", made.state, "--json").json == {"steward": trusted}
+
+
+def test_key_backup_is_private_and_never_over_anything(mesh, made, trusted, tmp_path: Path) -> None:
+    path = tmp_path / "backup"
+    result = mesh("key", "backup", "--state", made.state, "--out", path, "--json")
+    assert (result.code, result.json) == (0, {"steward": trusted, "out": str(path)})
+    assert path.read_bytes() == (made.state / "key").read_bytes()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    result = mesh("key", "backup", "--state", made.state, "--out", path)
+    assert result.code == 3
+    assert "exists already" in result.err
+
+
+def test_key_that_others_can_read_is_refused(mesh, served) -> None:
+    (served.state / "key").chmod(0o644)
+    result = mesh("key", "show", "--state", served.state)
+    assert (result.code, result.out) == (3, "")
+    assert "0600" in result.err
+
+
+def test_key_never_shows_the_seed(mesh, made, tmp_path: Path) -> None:
+    seed = (made.state / "key").read_text().split()[1]
+    for argv in (("key", "show"), ("key", "backup", "--out", tmp_path / "b"), ("receipts", "list")):
+        result = mesh(*argv, "--state", made.state)
+        assert seed not in result.out + result.err
