@@ -68,10 +68,12 @@ class Gateway:
             ]
         )
         # Bodies are inflated within our own bound, and a client that leaves ends its handler at once.
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
+        runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, auto_decompress=False, shutdown_timeout=1.0
+        )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port, shutdown_timeout=1.0)
+            site = web.TCPSite(runner, host, port)
             await site.start()
         except BaseException:
             await runner.cleanup()
