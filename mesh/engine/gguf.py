@@ -7,7 +7,6 @@ This side checks the files, owns the chat template and the vocabulary's pieces, 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from mesh.engine.gguf_described import GgufConfig, SelfCheck, backend_id, check_
 from mesh.engine.gguf_process import ChildProcess, Message
 from mesh.engine.protocol import Served, TokenSink
 from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, SchemaError, WeightsChanged
+from mesh.identity.files import FileIdentity
 from mesh.identity.model import GgufModel, read_model
 from mesh.identity.weights import Weights, digest_files
 from mesh.schema.ids import ContentId
@@ -165,8 +165,10 @@ class GgufEngine:
             finish = await running.done
         finally:
             cancelled.cancel()
-            # nobody waits any more where this task was cancelled; the child need not go on either
-            if self._running.pop(number, None) is not None and not running.done.done():
+            del self._running[number]
+            # where this task was cancelled or its sink failed the child need not go on
+            done = running.done
+            if not done.done() or done.cancelled() or done.exception() is not None:
                 child.send({"op": "cancel", "serve": number})
         self._failures = 0
         return self._served(finish, prompt, running.tokens, running.margins)
@@ -209,29 +211,33 @@ class GgufEngine:
         config = self._config
         self._model = await asyncio.to_thread(read_model, config.path)
         check_tokenizer(self._model, config)
-        # the library maps the files while they are digested; that they did not change meanwhile is looked at after both
-        digesting = asyncio.create_task(asyncio.to_thread(digest_files, self._model.logical_files))
+        files = self._model.logical_files
+        before = {name: FileIdentity.of(path) for name, path in files.items()}
+        # the library maps the files while they are digested: both must have seen the same ones
+        digesting = asyncio.create_task(asyncio.to_thread(digest_files, files))
         try:
             loaded = await self._load()
-            self._weights = await digesting
-        except BaseException:
-            digesting.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await digesting
-            raise
+        finally:
+            await asyncio.wait({digesting})
+        self._weights = digesting.result()
+        changed = self._weights.changed()
+        if changed is not None or any(before[file.name] != file.identity for file in self._weights.files):
+            raise WeightsChanged(f"model files: {changed or 'replaced'} while they were loaded")
         self._describe(loaded)
 
     async def _load(self) -> Message:
         """Start a child and wait until it measured its model."""
         self._loaded = asyncio.get_running_loop().create_future()
-        self._child = await ChildProcess.start(self._on_message, self._on_end)
-        self._child.send(self._config.load_message(self._model))
         try:
+            self._child = await ChildProcess.start(self._on_message, self._on_end)
+            self._child.send(self._config.load_message(self._model))
             return await self._loaded
         finally:
             self._loaded = None
 
     def _describe(self, loaded: Message) -> None:
+        if self._child is None:
+            raise EngineFailed("gguf engine: its process ended as soon as it had loaded")
         config, model = self._config, self._model
         slots, results = loaded["slots"], loaded["check"]
         self.self_check = SelfCheck({name: None if at == -1 else at for name, at in results.items()}, slots > 1)
@@ -285,10 +291,9 @@ class GgufEngine:
                 self._trouble = WeightsChanged(f"model files: {changed}: to be digested again before they are served")
                 break
             try:
-                loaded = await self._load()
+                self._describe(await self._load())
             except EngineError:
                 continue
-            self._describe(loaded)
             break
         self._restarting = None
 
@@ -335,7 +340,10 @@ class GgufEngine:
             raise EngineFailed(f"engine pipe: id {token} outside the vocabulary of {running.vocabulary}")
         running.tokens.append(token)
         running.margins.append(margin)
-        running.sink.put(token)
+        try:
+            running.sink.put(token)
+        except Exception as e:  # noqa: BLE001 - one serve's sink must not end the others
+            running.done.set_exception(EngineFailed(f"gguf engine: the sink failed: {type(e).__name__}"))
 
     def _answer(self, call: int, answer: list[int] | EngineError) -> None:
         waiting = self._texts.get(call)

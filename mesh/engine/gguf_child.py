@@ -73,7 +73,9 @@ class Child:
         self._write_lock = threading.Lock()
         self._orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._texts: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._cancelled: set[int] = set()
+        self._serves_lock = threading.Lock()
+        self._known: set[int] = set()  # serves asked for and not ended
+        self._cancelled: set[int] = set()  # those of them that nobody wants any more
 
     def run(self) -> NoReturn:
         threading.Thread(target=self._read, daemon=True).start()
@@ -96,10 +98,14 @@ class Child:
             while data := os.read(self._reading, 1 << 20):
                 for message in reader.feed(data):
                     if message["op"] == "cancel":
-                        self._cancelled.add(message["serve"])
+                        with self._serves_lock:
+                            self._cancelled |= self._known & {message["serve"]}
                     elif message["op"] == "encode":
                         self._texts.put(message)
                     else:
+                        if message["op"] == "serve":
+                            with self._serves_lock:
+                                self._known.add(message["serve"])
                         self._orders.put(message)
         except (OSError, EngineFailed) as e:
             _report(type(e), e, None)
@@ -158,7 +164,9 @@ class Child:
                     "op": "step", "tokens": [[serve, t, frames.pack_margin(margin)] for serve, t, margin in step.tokens]
                 })  # fmt: skip
             for serve, finish in step.ended:
-                self._cancelled.discard(serve)
+                with self._serves_lock:
+                    self._known.discard(serve)
+                    self._cancelled.discard(serve)
                 self._send({"op": "done", "serve": serve, "finish": finish})
 
     def _tokenize(self, model: Any) -> None:
@@ -188,7 +196,8 @@ def _order(message: dict[str, Any]) -> Any:
     )
     return Order(
         serve=message["serve"], prompt=tuple(unpack_ids(message["prompt"])), max_tokens=message["max_tokens"],
-        plan=plan, stop=tuple(sampling["stop"]), stop_ids=frozenset(sampling["stop_ids"]), ignore_eos=sampling["ignore_eos"],
+        plan=plan, stop=tuple(sampling["stop"]),
+        stop_ids=frozenset(sampling["stop_ids"]), ignore_eos=sampling["ignore_eos"],
     )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ class GgufConfig:
             return min(trained or DEFAULT_CONTEXT_TOKENS, DEFAULT_CONTEXT_TOKENS)
         if trained is not None and self.context_tokens > trained:
             raise ModelFileError(
-                f"{model.header.label}: context_length is {trained}, expected at least {self.context_tokens} as configured",
+                f"{model.header.label}: context_length is {trained}, expected at least {self.context_tokens}",
                 field=f"{model.header.architecture}.context_length",
             )
         return self.context_tokens

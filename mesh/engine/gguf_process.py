@@ -15,7 +15,7 @@ from mesh.engine import gguf_frames as frames
 from mesh.errors import EngineError, EngineFailed, EngineUnsupported
 
 # The child gets our module path as it is, wherever this package was found, and nothing else of the current folder.
-_BOOT = "import sys; sys.path[:] = sys.argv[2:]; from mesh.engine.gguf_child import main; main()"
+BOOT = "import sys; sys.path[:] = sys.argv[2:]; from mesh.engine.gguf_child import main; main()"
 _TAIL_BYTES = 4096
 _TAIL_LINES = 3
 _READ_BYTES = 1 << 16
@@ -43,11 +43,14 @@ class ChildProcess:
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, on_message: Callable[[Message], None], on_end: Callable[[EngineError], None]) -> ChildProcess:
-        """On Linux the child dies with the thread that calls this, so it is the event loop's and no pool's."""
+    async def start(
+        cls, on_message: Callable[[Message], None], on_end: Callable[[EngineError], None], *, boot: str = BOOT
+    ) -> ChildProcess:
+        """`boot` is the Python text that the child runs. On Linux it dies with the thread that calls this, so that is
+        the event loop's and no pool's."""
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-c", _BOOT, str(os.getpid()), *sys.path, stdin=PIPE, stdout=PIPE, stderr=PIPE
+                sys.executable, "-P", "-c", boot, str(os.getpid()), *sys.path, stdin=PIPE, stdout=PIPE, stderr=PIPE
             )
         except OSError as e:
             raise EngineFailed(f"engine process: cannot be started: {e}") from None
