@@ -32,12 +32,16 @@ DEMO_WATTS = "10"
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("demo", help="a sealed serve on a real model, verified, replayed, and two frauds caught")
+    parser = commands.add_parser(
+        "demo", help="a sealed serve on a real model, verified, replayed, and two frauds caught"
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--gguf", default=PACKAGED, metavar="FILE", help="another model than the packaged SmolLM2")
     which.add_argument("--reference", action="store_true", help="the reference engine, no model")
     parser.add_argument("--question", default=QUESTION)
-    parser.add_argument("--cpu-watts", type=watts_u, default=watts_u(DEMO_WATTS), metavar="W", help="watts of one core (10)")
+    parser.add_argument(
+        "--cpu-watts", type=watts_u, default=watts_u(DEMO_WATTS), metavar="W", help="watts of one core (10)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)
 

@@ -308,6 +308,10 @@ class Steward:
 
         return await self._ledger.checkpoint_async(make)
 
+    async def purge(self) -> int:
+        """Delete the kept prompts and answers whose time is over; returns of how many serves."""
+        return await asyncio.wrap_future(self._ledger.purge_kept(self._clock_ns()))
+
     async def close(self) -> None:
         """Wait for the running serves to be sealed, and leave a checkpoint. The caller stops new ones first and closes
         the ledger and the meters after."""
