@@ -16,7 +16,7 @@ from mesh.gateway.auth import Gatekeeper
 from mesh.gateway.completions import CALLER, SERVE, Completions
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.evidence import Evidence, Health
-from mesh.gateway.faults import error_body, headers_of, plain_error, status_of
+from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, where
 from mesh.steward.steward import Steward
 
 log = logging.getLogger("mesh.gateway")
@@ -50,7 +50,6 @@ class Gateway:
         self._health = Health(steward, engines)
         self._evidence = Evidence(steward, engines, int(time.time()))
         self._runner: web.AppRunner | None = None
-        self._site: web.TCPSite | None = None
         self._purging: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -67,9 +66,15 @@ class Gateway:
                 *self._evidence.routes(),
             ]
         )
+        app.on_response_prepare.append(_mark)
         # Bodies are inflated within our own bound, and a client that leaves ends its handler at once.
         runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, auto_decompress=False, shutdown_timeout=1.0
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            auto_decompress=False,
+            shutdown_timeout=1.0,
+            logger=_http_log(),
         )
         await runner.setup()
         try:
@@ -78,7 +83,7 @@ class Gateway:
         except BaseException:
             await runner.cleanup()
             raise
-        self._runner, self._site = runner, site
+        self._runner = runner
         self._purging = asyncio.ensure_future(self._purge())
         bound: int = runner.addresses[0][1]
         return bound
@@ -148,6 +153,30 @@ class Gateway:
             return web.json_response(body, status=e.status, headers=headers)
         except ConnectionError:
             raise
-        except Exception:
-            log.exception("unforeseen failure in %s %s", request.method, request.path)
-            return web.json_response(plain_error("internal error", "server_error", "internal"), status=500)
+        except Exception as e:  # noqa: BLE001  the last resort of every route
+            log.error("unforeseen failure in %s %s: %s", request.method, request.path, where(e))
+            return web.json_response(INTERNAL, status=500)
+
+
+def _http_log() -> logging.Logger:
+    logger = logging.getLogger("mesh.gateway.http")
+    if not logger.filters:
+        logger.addFilter(_WithoutContent())
+    return logger
+
+
+class _WithoutContent(logging.Filter):
+    """aiohttp logs the exception of a request that it cannot parse, which quotes the line at fault: perhaps a key."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            record.msg, record.args = f"{record.getMessage()}: {where(record.exc_info[1])}", ()
+            record.exc_info = None
+        return True
+
+
+async def _mark(request: web.Request, response: web.StreamResponse) -> None:
+    """Headers that every answer has. Nothing here is for a cache in between: answers and disclosures are private."""
+    response.headers["Server"] = "mesh"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers.setdefault("Cache-Control", "no-store")

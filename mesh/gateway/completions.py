@@ -22,7 +22,8 @@ from mesh.engine.protocol import ServingEngine, TextEngine
 from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, MeshError
 from mesh.gateway import shapes
 from mesh.gateway.config import GatewayConfig
-from mesh.gateway.faults import error_body, headers_of, status_of
+from mesh.gateway.events import STREAM_TYPE, EventStream
+from mesh.gateway.faults import error_body, headers_of, status_of, where
 from mesh.gateway.jsonbody import inflate, parse_object
 from mesh.gateway.openai import Call, parse_chat, parse_completion
 from mesh.gateway.preparing import Prepared, choose, prepare
@@ -38,8 +39,8 @@ log = logging.getLogger("mesh.gateway")
 
 OFF_LOOP_BYTES = 64 * 1024  # bodies from here on are parsed in a thread
 JSON_TYPE = "application/json"
-STREAM_TYPE = "text/event-stream"
 _MAX_KEY_CHARS = 255
+_CUT_S = 5.0  # after the cut at shutdown, how long a client may take to read the rest
 
 # What a handler tells the access log.
 CALLER = web.RequestKey("caller", str)
@@ -107,28 +108,30 @@ class Completions:
             await asyncio.wait(set(self._running), timeout=deadline_s)
         for sink in self._running.values():
             sink.cancelled.set()
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=_CUT_S)
+        for sink in self._running.values():
+            sink.abandon()
         while self._running:
             await asyncio.wait(set(self._running))
 
     async def _handle(self, request: web.Request, parse: Callable[..., Call], *, chat: bool) -> web.StreamResponse:
-        if self.draining:
-            raise EngineUnavailable("the server is shutting down")
+        self._check_open()
         caller = request[CALLER]
-        body = await self._body(request)
-        if len(body) >= OFF_LOOP_BYTES:
-            call = await asyncio.to_thread(lambda: parse(parse_object(body), self._random))
-        else:
-            call = parse(parse_object(body), self._random)
+        body, call = await self._read(request, parse)
         repeat = self._repeat_key(request, caller, body)
         if repeat is not None and (held := self._answers.get(*repeat)) is not None:
             return _held_answer(held)
         engine = choose(self._engines, call.model)
+        room = self._rooms[engine.recipe_id]
+        if room.full:  # said before the work of tokenizing
+            raise room.overloaded()
         prepared = await prepare(call, engine, default_max_tokens=self._config.default_max_tokens)
         admitted = await self._steward.admit(prepared.request, [engine], caller=caller)
-        room = self._rooms[engine.recipe_id]
         if await room.enter():
             try:
                 # while this one waited, the engine may have gone
+                self._check_open()
                 admitted = await self._steward.admit(prepared.request, [engine], caller=caller)
             except BaseException:
                 room.leave(self._clock())
@@ -142,14 +145,37 @@ class Completions:
         except asyncio.CancelledError:  # the client is gone
             serve.sink.abandon()
             raise
+        except MeshError:
+            if not serve.sink.settled:
+                del request[SERVE]  # it never began, so nobody should look for its receipt
+            raise
+
+    def _check_open(self) -> None:
+        if self.draining:
+            raise EngineUnavailable("the server is shutting down")
+
+    async def _read(self, request: web.Request, parse: Callable[..., Call]) -> tuple[bytes, Call]:
+        """The body and what it asks for. JSON has to be called JSON: a web page of another origin can send anything
+        else without the browser asking first."""
+        if request.content_type != JSON_TYPE:
+            raise BadRequest(f"content-type: expected {JSON_TYPE}", code="unsupported_media_type")
+        data = await self._body(request)
+        encoding = ", ".join(request.headers.getall("Content-Encoding", ())) or None
+
+        def read() -> tuple[bytes, Call]:
+            body = inflate(data, encoding, max_bytes=self._config.max_body_bytes)
+            return body, parse(parse_object(body), self._random)
+
+        if encoding is None and len(data) < OFF_LOOP_BYTES:
+            return read()
+        return await asyncio.to_thread(read)
 
     async def _body(self, request: web.Request) -> bytes:
         try:
             async with asyncio.timeout(self._config.body_timeout_s):
-                data = await request.read()
+                return await request.read()
         except TimeoutError:
             raise BadRequest("body: not complete in time", code="body_timeout") from None
-        return inflate(data, request.headers.get("Content-Encoding"), max_bytes=self._config.max_body_bytes)
 
     def _repeat_key(self, request: web.Request, caller: str, body: bytes) -> tuple[str, str, bytes] | None:
         key = request.headers.get("Idempotency-Key")
@@ -204,7 +230,7 @@ class Completions:
     async def _plain(self, serve: _Serve) -> web.Response:
         served = await asyncio.shield(serve.task)
         if isinstance(served, Repeated):
-            return self._repeated(served)
+            return await self._repeated(served, streamed=False)
         if (fault := _fault_of(served)) is not None:
             return _failed(fault, serve, served)
         body = json.dumps(
@@ -222,10 +248,10 @@ class Completions:
             # it ended without text: a refusal before the intent still has a status of its own
             served = await asyncio.shield(serve.task)
             if isinstance(served, Repeated):
-                return self._repeated(served)
+                return await self._repeated(served, streamed=True)
             if (fault := _fault_of(served)) is not None:
                 return _failed(fault, serve, served)
-        stream = _EventStream(request, serve.headers, self._config.write_timeout_s, self._answers.max_bytes)
+        stream = EventStream(request, serve.headers, self._config.write_timeout_s, self._answers.max_bytes)
         try:
             await stream.open()
             if (opening := serve.shape.opening()) is not None:
@@ -235,19 +261,24 @@ class Completions:
                 serve.sink.wrote()
                 first = await serve.sink.take(self._config.keep_alive_s)
             await self._finish(stream, serve)
-        except (ConnectionError, TimeoutError):
+        except (ConnectionError, TimeoutError):  # the client is gone, or takes nothing
+            serve.sink.abandon()
+            stream.abort()
+        except Exception as e:  # noqa: BLE001  the headers are out, so that breaking off is all there is left to say
+            log.error("unforeseen failure in a stream: %s", where(e))
             serve.sink.abandon()
             stream.abort()
         return stream.response
 
-    async def _finish(self, stream: _EventStream, serve: _Serve) -> None:
+    async def _finish(self, stream: EventStream, serve: _Serve) -> None:
         try:
             served = await asyncio.shield(serve.task)
         except MeshError as e:
             await stream.send(shapes.event(error_body(e, serve_id=serve.headers["Mesh-Serve"])))
             return
-        if isinstance(served, Repeated):
-            raise AssertionError("a repeated serve gave text")
+        if isinstance(served, Repeated):  # it took longer than a keep-alive to find that out
+            await stream.send(shapes.event(await self._first_receipt(served)) + shapes.DONE)
+            return
         if (fault := _fault_of(served)) is not None:
             await stream.send(shapes.event(error_body(fault, **serve.mesh_object(served))))
             return
@@ -264,58 +295,24 @@ class Completions:
             answer = Answer(body, content_type, serve.headers["Mesh-Serve"], served.sealed.id.text)
             self._answers.put(*serve.repeat, answer)
 
-    def _repeated(self, served: Repeated) -> web.Response:
+    async def _repeated(self, served: Repeated, *, streamed: bool) -> web.Response:
         """The first receipt, where the first answer is gone."""
-        entry = self._steward.reader.by_serve(served.serve_id)
+        told = await self._first_receipt(served)
+        headers = {
+            "Mesh-Serve": told["mesh"]["serve_id"],
+            "Mesh-Receipt": told["mesh"]["receipt_id"],
+            "Idempotency-Replayed": "true",
+        }
+        if not streamed:
+            return web.json_response(told, headers=headers)
+        body = shapes.event(told) + shapes.DONE
+        return web.Response(body=body, content_type=STREAM_TYPE, charset="utf-8", headers=headers)
+
+    async def _first_receipt(self, served: Repeated) -> dict[str, Any]:
+        entry = await asyncio.to_thread(self._steward.reader.by_serve, served.serve_id)
         if entry is None:
             raise EngineFailed("the receipt of the first serve cannot be found")
-        serve_id, receipt_id = serve_id_text(served.serve_id), ContentId(entry.receipt_id).text
-        told = {
-            "object": "mesh.receipt",
-            "choices": [],
-            "mesh": {
-                "serve_id": serve_id,
-                "receipt_id": receipt_id,
-                "repeated": True,
-                "note": "this idempotency key was served before and its answer is no longer held",
-            },
-        }
-        headers = {"Mesh-Serve": serve_id, "Mesh-Receipt": receipt_id, "Idempotency-Replayed": "true"}
-        return web.json_response(told, headers=headers)
-
-
-class _EventStream:
-    """A response of server-sent events. `sent` is all of it while that stays within `hold_bytes`, else None."""
-
-    def __init__(self, request: web.Request, headers: dict[str, str], timeout_s: float, hold_bytes: int) -> None:
-        self.response = web.StreamResponse(
-            headers={
-                **headers,
-                "Content-Type": f"{STREAM_TYPE}; charset=utf-8",
-                "Cache-Control": "no-cache",
-                "X-Accel-Buffering": "no",
-            }
-        )
-        self._request = request
-        self._timeout_s = timeout_s
-        self._hold_bytes = hold_bytes
-        self.sent: bytearray | None = bytearray()
-
-    async def open(self) -> None:
-        await self.response.prepare(self._request)
-
-    async def send(self, data: bytes) -> None:
-        """Raises ConnectionError where the client is gone, TimeoutError where it takes nothing."""
-        if self.sent is not None:
-            self.sent += data
-            if len(self.sent) > self._hold_bytes:
-                self.sent = None
-        async with asyncio.timeout(self._timeout_s):
-            await self.response.write(data)
-
-    def abort(self) -> None:
-        if self._request.transport is not None:
-            self._request.transport.abort()
+        return shapes.repeated(served.serve_id, ContentId(entry.receipt_id))
 
 
 def _fault_of(served: SealedServe) -> EngineError | None:

@@ -10,10 +10,10 @@ from aiohttp import web
 
 import mesh
 from mesh.engine.protocol import ServingEngine
-from mesh.errors import EngineUnavailable, Forbidden, NotFound, SchemaError
+from mesh.errors import BadRequest, EngineUnavailable, Forbidden, NotFound, SchemaError
 from mesh.gateway.completions import CALLER
 from mesh.ledger import Entry
-from mesh.schema.canonical import decode_map
+from mesh.schema.canonical import decode_map, encode
 from mesh.schema.disclosure import DISCLOSURE_TYPE, settings_digest
 from mesh.schema.envelope import RECEIPT_TYPE, verify
 from mesh.schema.ids import ContentId, serve_id_from_text, serve_id_text, steward_text
@@ -36,7 +36,7 @@ class Evidence:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/v1/models", self.models),
-            web.get("/v1/models/{model}", self.model),
+            web.get("/v1/models/{model:.+}", self.model),
             web.get("/mesh/v1/steward", self.steward),
             web.get("/mesh/v1/receipts/{id}", self.receipt),
             web.get("/mesh/v1/receipts/{id}/disclosure", self.disclosure),
@@ -96,8 +96,12 @@ class Evidence:
         return web.Response(body=disclosure.to_cbor(), content_type=DISCLOSURE_TYPE)
 
     async def settings(self, request: web.Request) -> web.Response:
-        digest = ContentId.from_text(request.match_info["digest"])
+        digest = _content_id(request.match_info["digest"])
         data = await asyncio.to_thread(self._steward.reader.settings, digest)
+        if data is None:
+            # the ledger learns them with the first serve, clients may ask before
+            told = (dict(engine.settings) for engine in self._engines)
+            data = next((encode(one) for one in told if settings_digest(one) == digest), None)
         if data is None:
             raise NotFound(f"settings {digest.text} are not known here", code="settings_not_found")
         if not _wants_json(request):
@@ -106,17 +110,19 @@ class Evidence:
         return web.json_response({"view_of": "application/cbor", "digest": digest.text, "settings": view(settings)})
 
     async def _entry(self, name: str) -> Entry:
-        """The ledger's entry by receipt id or serve id. Raises NotFound; a serve that runs has no receipt yet."""
+        """The ledger's entry by receipt id or serve id. Raises NotFound; with code `not_sealed_yet` for a serve that
+        runs."""
         reader = self._steward.reader
         if name.startswith("b3:"):
-            receipt_id = ContentId.from_text(name)
-            entry = await asyncio.to_thread(reader.by_receipt, receipt_id)
+            entry = await asyncio.to_thread(reader.by_receipt, _content_id(name))
         else:
             try:
                 serve_id = serve_id_from_text(name)
             except SchemaError:
-                raise NotFound(f"{name[:80]!r} is no receipt id and no serve id", code="receipt_not_found") from None
+                raise BadRequest(f"{name[:80]!r} is no receipt id and no serve id", code="invalid_id") from None
             entry = await asyncio.to_thread(reader.by_serve, serve_id)
+            if entry is None and any(one.serve_id == serve_id for one in await asyncio.to_thread(reader.open_intents)):
+                raise NotFound(f"serve {name} still runs: its receipt comes when it ends", code="not_sealed_yet")
         if entry is None:
             raise NotFound(f"no receipt of {name} in this ledger", code="receipt_not_found")
         return entry
@@ -168,6 +174,13 @@ def _engine_view(engine: ServingEngine) -> dict[str, Any]:
     if check is not None:
         told["determinism"] = check.reason
     return told
+
+
+def _content_id(text: str) -> ContentId:
+    try:
+        return ContentId.from_text(text)
+    except SchemaError as e:
+        raise BadRequest(str(e), code="invalid_id") from None
 
 
 def _wants_json(request: web.Request) -> bool:

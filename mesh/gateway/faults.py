@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from typing import Any
 
 from mesh.errors import (
@@ -11,7 +12,6 @@ from mesh.errors import (
     EngineError,
     EngineUnavailable,
     Forbidden,
-    Invalid,
     LedgerError,
     MeshError,
     NoCandidate,
@@ -20,12 +20,17 @@ from mesh.errors import (
     Unauthorized,
 )
 
-_STATUS_OF_CODE = {"unsupported_encoding": 415, "body_too_large": 413, "idempotency_mismatch": 422}
+_STATUS_OF_CODE = {
+    "body_timeout": 408,
+    "body_too_large": 413,
+    "unsupported_encoding": 415,
+    "unsupported_media_type": 415,
+    "idempotency_mismatch": 422,
+}
 
 _KINDS: tuple[tuple[type[MeshError], int, str], ...] = (
     (BadRequest, 400, "invalid_request_error"),
     (NoCandidate, 400, "invalid_request_error"),
-    (Invalid, 400, "invalid_request_error"),
     (Unauthorized, 401, "authentication_error"),
     (Forbidden, 403, "permission_error"),
     (NotFound, 404, "invalid_request_error"),
@@ -46,18 +51,29 @@ def status_of(error: MeshError) -> int:
 
 
 def error_body(error: MeshError, **mesh: Any) -> dict[str, Any]:
-    """The body. `mesh` is what the answer says of the serve, where there was one."""
+    """The body. `mesh` is what the answer says of the serve, where there was one; it is inside of `error`, which is all
+    that OpenAI's clients hand on."""
     kind = next((name for cls, _, name in _KINDS if isinstance(error, cls)), "server_error")
     body = plain_error(str(error), kind, error.code, param=getattr(error, "param", None))
     if isinstance(error, NoCandidate):
         body["error"]["reasons"] = error.reasons
     if mesh:
-        body["mesh"] = mesh
+        body["error"]["mesh"] = mesh
     return body
 
 
 def plain_error(message: str, kind: str, code: str | None, *, param: str | None = None) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+INTERNAL = plain_error("internal error", "server_error", "internal")
+
+
+def where(error: BaseException) -> str:
+    """An unforeseen exception for the log: its type and where it was raised, without its message, which may quote what
+    a client sent."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return " < ".join([type(error).__name__, *(f"{f.filename}:{f.lineno} {f.name}" for f in reversed(frames))])
 
 
 def headers_of(error: MeshError) -> dict[str, str]:

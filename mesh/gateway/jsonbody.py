@@ -16,6 +16,7 @@ from mesh.errors import BadRequest
 
 MAX_NUMBER_CHARS = 64
 MAX_JSON_DEPTH = 64
+MAX_GZIP_MEMBERS = 16  # an empty one is 20 bytes, and each costs a copy of what follows it
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _GZIP_OR_ZLIB = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # zlib's names for the two wrappers
@@ -34,7 +35,9 @@ def inflate(data: bytes, encoding: str | None, *, max_bytes: int) -> bytes:
         )
     out = bytearray()
     rest = data
-    while rest:
+    for _ in range(MAX_GZIP_MEMBERS):
+        if not rest:
+            break
         stream = zlib.decompressobj(_GZIP_OR_ZLIB[name])
         try:
             out += stream.decompress(rest, max_bytes + 1 - len(out))
@@ -45,6 +48,8 @@ def inflate(data: bytes, encoding: str | None, *, max_bytes: int) -> bytes:
         if not stream.eof:
             raise BadRequest(f"body: the {name} data is cut short", code="malformed_body")
         rest = stream.unused_data
+    if rest:
+        raise BadRequest(f"body: over {MAX_GZIP_MEMBERS} {name} members", code="malformed_body")
     return bytes(out)
 
 

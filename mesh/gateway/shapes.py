@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mesh.schema.ids import serve_id_text, steward_text
+from mesh.schema.ids import ContentId, serve_id_text, steward_text
 from mesh.schema.view import view
 from mesh.steward.serves import SealedServe
 
@@ -64,6 +64,20 @@ class Shape:
 def event(value: Mapping[str, Any]) -> bytes:
     """One server-sent event. JSON escapes line breaks, so it is one line."""
     return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+def repeated(serve_id: bytes, receipt_id: ContentId) -> dict[str, Any]:
+    """In place of an answer that is no longer held."""
+    return {
+        "object": "mesh.receipt",
+        "choices": [],
+        "mesh": {
+            "serve_id": serve_id_text(serve_id),
+            "receipt_id": receipt_id.text,
+            "repeated": True,
+            "note": "this idempotency key was served before and its answer is no longer held",
+        },
+    }
 
 
 def receipt_comment(served: SealedServe) -> bytes:
