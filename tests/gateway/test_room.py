@@ -1,0 +1,171 @@
+"""Room in front of an engine, answers held for repeats, and who is let in."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from blake3 import blake3
+
+from mesh.errors import Conflict, Forbidden, Overloaded, Unauthorized, UsageError
+from mesh.gateway.auth import Gatekeeper, is_loopback
+from mesh.gateway.repeats import Answer, Answers
+from mesh.gateway.room import Room
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_room_lets_in_what_fits_and_refuses_the_rest() -> None:
+    async def main() -> None:
+        clock = Clock()
+        room = Room(1, 1, 60, clock)
+        assert await room.enter() is False
+        waiting = asyncio.ensure_future(room.enter())
+        await asyncio.sleep(0)
+        assert (room.waiting, room.full) == (1, True)
+        with pytest.raises(Overloaded) as caught:
+            await room.enter()
+        assert caught.value.retry_after_s >= 1
+        clock.now = 10
+        room.leave(0)
+        assert await waiting is True
+        assert (room.waiting, room.full) == (0, False)
+
+    asyncio.run(main())
+
+
+def test_room_serves_in_order_and_survives_those_who_leave() -> None:
+    async def main() -> None:
+        room = Room(1, 9, 60, Clock())
+        await room.enter()
+        order: list[int] = []
+
+        async def wait(number: int) -> None:
+            await room.enter()
+            order.append(number)
+
+        tasks = [asyncio.ensure_future(wait(number)) for number in range(4)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        for _ in range(3):
+            room.leave(0)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert order == [0, 2, 3]
+        assert room.waiting == 0
+
+    asyncio.run(main())
+
+
+def test_room_does_not_keep_anyone_forever() -> None:
+    async def main() -> None:
+        room = Room(1, 1, 0.01, Clock())
+        await room.enter()
+        with pytest.raises(Overloaded):
+            await room.enter()
+        room.leave(0)
+        assert await room.enter() is False
+
+    asyncio.run(main())
+
+
+def test_room_retry_grows_with_what_serves_take_within_a_bound() -> None:
+    clock = Clock()
+    room = Room(1, 0, 60, clock)
+
+    async def main() -> list[int]:
+        said = []
+        for took in (0.0, 40.0, 4000.0):
+            await room.enter()
+            clock.now += took
+            room.leave(clock.now - took)
+            said.append(room.overloaded().retry_after_s)
+        return said
+
+    first, second, third = asyncio.run(main())
+    assert first == 1 < second < third == 60
+
+
+def answer(body: bytes) -> Answer:
+    return Answer(body, "application/json", "serve", "receipt")
+
+
+def test_answers_are_given_again_to_the_same_caller_and_body() -> None:
+    answers = Answers(9, 1000, 60, Clock())
+    answers.put("a", "k", b"mac", answer(b"x"))
+    assert answers.get("a", "k", b"mac") == answer(b"x")
+    assert answers.get("b", "k", b"mac") is None
+    with pytest.raises(Conflict) as caught:
+        answers.get("a", "k", b"other")
+    assert caught.value.code == "idempotency_mismatch"
+
+
+def test_answers_are_bounded_in_count_bytes_and_time() -> None:
+    clock = Clock()
+    answers = Answers(2, 100, 60, clock)
+    for key in "abc":
+        answers.put("x", key, b"", answer(b"." * 10))
+    assert [answers.get("x", key, b"") is not None for key in "abc"] == [False, True, True]
+    answers.put("x", "d", b"", answer(b"." * 95))
+    assert [answers.get("x", key, b"") is not None for key in "bcd"] == [False, False, True]
+    answers.put("x", "e", b"", answer(b"." * 101))
+    assert answers.get("x", "e", b"") is None
+    clock.now = 61
+    assert answers.get("x", "d", b"") is None
+
+
+def test_answers_can_be_turned_off() -> None:
+    answers = Answers(0, 100, 60, Clock())
+    answers.put("x", "a", b"", answer(b""))
+    answers.put("x", "b", b"", answer(b"1"))
+    assert answers.get("x", "a", b"") is answers.get("x", "b", b"") is None
+
+
+KEY = "a secret of this test"
+DIGEST = "b3:" + blake3(KEY.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "127.0.0.1", "127.1.2.3", "::1"])
+def test_loopback_is_this_machine(host: str) -> None:
+    assert is_loopback(host)
+    Gatekeeper(()).check_bind(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "example.org", "localhost.example.org", ""])
+def test_other_address_needs_keys(host: str) -> None:
+    with pytest.raises(UsageError, match="no keys"):
+        Gatekeeper(()).check_bind(host)
+    Gatekeeper((DIGEST,)).check_bind(host)
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8080", "127.0.0.1:80", "[::1]:8080", "[::1]"])
+def test_without_keys_loopback_names_are_let_in(host: str) -> None:
+    assert Gatekeeper(()).caller(None, host) == "loopback"
+
+
+@pytest.mark.parametrize("host", [None, "", "evil.example:8080", "127.0.0.1.evil.example", "[::2]:80"])
+def test_without_keys_a_name_that_points_here_is_refused(host: str | None) -> None:
+    with pytest.raises(Forbidden):
+        Gatekeeper(()).caller(None, host)
+
+
+def test_known_key_is_let_in_under_its_digest() -> None:
+    gate = Gatekeeper(("b3:" + "00" * 32, DIGEST))
+    assert gate.caller(f"Bearer {KEY}", "anything") == f"key:{DIGEST[3:19]}"
+    assert gate.caller(f"bearer  {KEY} ", None) == f"key:{DIGEST[3:19]}"
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer", "Bearer ", f"Basic {KEY}", KEY, f"Bearer {KEY}x", "Bearer \udcff"]
+)
+def test_unknown_key_is_refused_and_not_repeated(header: str | None) -> None:
+    with pytest.raises(Unauthorized) as caught:
+        Gatekeeper((DIGEST,)).caller(header, "localhost")
+    assert KEY not in str(caught.value)
