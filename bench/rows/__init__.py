@@ -1,0 +1,12 @@
+"""The rows of the table, one module each, in the order of the table."""
+
+from bench.measure import Comparison
+from bench.rows import check_bare, check_cwt, durable, seal, weights
+
+ROWS: tuple[Comparison, ...] = (
+    seal.COMPARISON,
+    check_bare.COMPARISON,
+    check_cwt.COMPARISON,
+    weights.COMPARISON,
+    durable.COMPARISON,
+)
