@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,7 +52,7 @@ def test_without_stop_strings_nothing_stops() -> None:
 def test_a_match_comes_with_the_first_token_that_completes_one(stops: list[str], text: str, cuts: list[int]) -> None:
     raw = text.encode()
     edges = sorted({0, len(raw), *(cut for cut in cuts if cut <= len(raw))})
-    pieces = [raw[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [raw[a:b] for a, b in itertools.pairwise(edges)]
     expected = next(
         (i for i in range(len(pieces)) if any(stop.encode() in b"".join(pieces[: i + 1]) for stop in stops)), None
     )
