@@ -1,0 +1,204 @@
+"""A gateway on a real socket over a real steward, and engines whose every byte is known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+
+from mesh.engine.protocol import Served, TokenSink
+from mesh.engine.reference import ReferenceEngine
+from mesh.engine.stops import StopMatcher
+from mesh.errors import BadRequest, EngineFailed
+from mesh.gateway.app import Gateway
+from mesh.gateway.config import GatewayConfig
+from mesh.schema.envelope import RECEIPT_TYPE, Sealed, verify
+from mesh.schema.outcome import ServeOutcome
+from mesh.schema.request import ServeRequest
+from mesh.steward.steward import Steward
+from tests.support.stewards import running
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+NONCE = bytes(range(32)).hex()
+
+
+class Scripted(ReferenceEngine):
+    """Says `pieces`, ids 0 and up, then ends with an id that has no text. It waits before piece `hold_at` until `go` is
+    set or nobody wants more, and dies before piece `die_at`."""
+
+    def __init__(
+        self, pieces: Iterable[bytes], *, hold_at: int | None = None, die_at: int | None = None, **engine: Any
+    ) -> None:
+        super().__init__(**{"recipe_id": "scripted"} | engine)
+        self.pieces = list(pieces)
+        self.go = asyncio.Event()
+        self.held = asyncio.Event()
+        self.serves = 0
+        self._hold_at = hold_at
+        self._die_at = die_at
+
+    def refusal(self, request: ServeRequest) -> str | None:
+        return None
+
+    def piece(self, token: int) -> bytes:
+        if not 0 <= token <= len(self.pieces):
+            raise BadRequest(f"token {token}: unknown")
+        return self.pieces[token] if token < len(self.pieces) else b""
+
+    async def serve(self, request: ServeRequest, prompt: Sequence[int], sink: TokenSink) -> Served:
+        self.serves += 1
+        stops = StopMatcher(request.sampling.stop)
+        made: list[int] = []
+        finish = "length"
+        while len(made) < request.max_tokens:
+            at = len(made)
+            if at == self._hold_at:
+                self.held.set()
+                await self._held_up(sink)
+            if sink.cancelled.is_set():
+                finish = "cancelled"
+                break
+            if at == self._die_at:
+                raise EngineFailed("the child died: signal 11")
+            made.append(at)
+            sink.put(at)
+            if stops.push(self.piece(at)) or at == len(self.pieces):
+                finish = "stop"
+                break
+            await asyncio.sleep(0)
+        told = ServeOutcome.of(finish=finish, counted_by="engine", tokens_in=len(prompt), tokens_out=len(made))
+        return Served(tuple(made), told)
+
+    async def _held_up(self, sink: TokenSink) -> None:
+        waits = [asyncio.ensure_future(self.go.wait()), asyncio.ensure_future(sink.cancelled.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+
+@dataclass
+class House:
+    """A running gateway and a client of it."""
+
+    url: str
+    port: int
+    steward: Steward
+    gateway: Gateway
+    http: aiohttp.ClientSession
+
+    async def post(self, body: Mapping[str, Any], *, path: str = CHAT, **headers: str) -> Reply:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.http.post(path, json=body, headers=named) as response:
+            return Reply(response.status, response.headers.copy(), await response.read())
+
+    async def get(self, path: str, **headers: str) -> Reply:
+        async with self.http.get(path, headers=headers) as response:
+            return Reply(response.status, response.headers.copy(), await response.read())
+
+    def receipt(self, name: str) -> Sealed:
+        """The checked receipt of a serve or receipt id, straight from the ledger."""
+        by_id = name.startswith("b3:")
+        reader = self.steward.reader
+        found = [
+            sealed
+            for sealed in (verify(e.envelope, RECEIPT_TYPE, {self.steward.public}) for e in reader.receipts())
+            if (sealed.id.text if by_id else sealed.value.serve_id.hex()) == name.replace("-", "")
+        ]
+        assert len(found) == 1, f"{len(found)} receipts of {name}"
+        return found[0]
+
+    async def last_receipt(self, count: int) -> Sealed:
+        """The newest receipt, once there are `count`."""
+        while self.steward.reader.count() < count:
+            await asyncio.sleep(0.002)
+        assert self.steward.reader.count() == count
+        (entry,) = self.steward.reader.receipts(limit=1, newest_first=True)
+        return verify(entry.envelope, RECEIPT_TYPE, {self.steward.public})
+
+    def sdk(self, **options: Any) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(**{"base_url": self.url + "/v1", "api_key": "none"} | options)
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> Any:
+        """The error, after a look at its shape."""
+        error = self.json["error"]
+        assert error.keys() >= {"message", "type", "param", "code"}
+        return error
+
+    @property
+    def code(self) -> tuple[int, str]:
+        return self.status, self.error["code"]
+
+    @property
+    def lines(self) -> list[str]:
+        """The events and comments of a stream."""
+        blocks = self.body.decode().split("\n\n")
+        assert blocks.pop() == ""
+        return blocks
+
+    @property
+    def events(self) -> list[Any]:
+        return [json.loads(line[6:]) for line in self.lines if line.startswith("data: {")]
+
+
+@asynccontextmanager
+async def house(
+    folder: Path,
+    engine: ReferenceEngine | None = None,
+    *,
+    keys: Sequence[str] = (),
+    key: str | None = None,
+    keep_ns: int | None = None,
+    **config: Any,
+) -> AsyncIterator[House]:
+    engine = engine or ReferenceEngine()
+    async with running(folder, keep_ns=keep_ns) as steward:
+        gateway = Gateway(steward, [engine], GatewayConfig(**config), keys=keys)
+        port = await gateway.start("127.0.0.1", 0)
+        url = f"http://127.0.0.1:{port}"
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        try:
+            async with aiohttp.ClientSession(url, headers=headers) as http:
+                yield House(url, port, steward, gateway, http)
+        finally:
+            await gateway.stop()
+            await engine.close()
+
+
+def ask(content: str = "hello", **fields: Any) -> dict[str, Any]:
+    """A chat request to the reference engine."""
+    return {"model": "reference", "messages": [{"role": "user", "content": content}], "max_tokens": 8} | fields
+
+
+def script(**fields: Any) -> dict[str, Any]:
+    """A chat request to a scripted engine."""
+    return ask(model="scripted", **fields)
+
+
+def content(reply: Reply) -> str:
+    """The text of a plain answer or of a stream."""
+    if reply.headers["Content-Type"].startswith("text/event-stream"):
+        choices = [event["choices"][0] for event in reply.events if event["choices"]]
+        return "".join(c["delta"].get("content", "") if "delta" in c else c["text"] for c in choices)
+    (choice,) = reply.json["choices"]
+    text: str = choice["message"]["content"] if "message" in choice else choice["text"]
+    return text
