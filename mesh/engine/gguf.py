@@ -16,7 +16,7 @@ from typing import Any
 from mesh.engine import gguf_frames as frames
 from mesh.engine.chat_template import ChatTemplate
 from mesh.engine.gguf_described import GgufConfig, SelfCheck, backend_id, check_tokenizer
-from mesh.engine.gguf_process import ChildProcess, Message
+from mesh.engine.gguf_process import ChildProcess, Message, restart_delay_s
 from mesh.engine.protocol import Served, TokenSink
 from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, SchemaError, WeightsChanged
 from mesh.identity.files import FileIdentity
@@ -25,9 +25,6 @@ from mesh.identity.weights import Weights, digest_files
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity, ServeOutcome
 from mesh.schema.request import ServeRequest, pack_ids, unpack_ids
-
-_RESTART_FIRST_S = 0.25
-_RESTART_MOST_S = 60.0
 
 
 @dataclass(slots=True)
@@ -282,7 +279,7 @@ class GgufEngine:
 
     async def _restart(self) -> None:
         while True:
-            delay = min(_RESTART_FIRST_S * 2**self._failures, _RESTART_MOST_S)
+            delay = restart_delay_s(self._failures)
             self._failures += 1
             self._restart_at = time.monotonic() + delay
             await asyncio.sleep(delay)

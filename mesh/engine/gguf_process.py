@@ -20,6 +20,8 @@ _TAIL_BYTES = 4096
 _TAIL_LINES = 3
 _READ_BYTES = 1 << 16
 _CLOSE_S = 5.0
+_RESTART_FIRST_S = 0.25
+_RESTART_MOST_S = 60.0
 
 Message = dict[str, Any]
 
@@ -38,7 +40,7 @@ class ChildProcess:
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._on_message, self._on_end = on_message, on_end
         self._tail = bytearray()
-        self._fault: EngineError | None = None
+        self._fault: Message | None = None
         self._ended = False
         self._reading = asyncio.create_task(self._read())
 
@@ -82,18 +84,21 @@ class ChildProcess:
         reader = frames.FrameReader(frames.FROM_CHILD)
         listening = asyncio.create_task(self._listen())
         broken: EngineError | None = None
+        orderly = False
         try:
             while data := await self._stdout.read(_READ_BYTES):
                 for message in reader.feed(data):
                     if message["op"] == "fault":
-                        self._fault = _as_error(message)
+                        self._fault = message
                     else:
                         self._on_message(message)
             reader.finish()
+            orderly = True
         except EngineError as e:
             broken = e
         finally:
-            if broken is not None:
+            # it speaks nonsense, or the loop ends and nobody closed the engine
+            if not orderly:
                 self._kill()
             code = await self._gone()
             await listening
@@ -101,7 +106,11 @@ class ChildProcess:
             with contextlib.suppress(OSError):
                 await self._stdin.wait_closed()
             self._ended = True
-        self._on_end(self._fault or broken or EngineFailed(self._describe(code)))
+        if self._fault is None:
+            self._on_end(broken or EngineFailed(f"engine process: ended with {_how(code)}{self._said()}"))
+        else:
+            kind = EngineUnsupported if self._fault["kind"] == "unsupported" else EngineFailed
+            self._on_end(kind(self._fault["reason"] + self._said()))
 
     async def _gone(self) -> int:
         """Its exit code. A process that closed its output has nothing more to say and gets a moment to leave."""
@@ -121,21 +130,26 @@ class ChildProcess:
             self._tail += data
             del self._tail[:-_TAIL_BYTES]
 
-    def _describe(self, code: int) -> str:
-        how = f"exit code {code}"
-        if code < 0:
-            try:
-                how = signal.Signals(-code).name
-            except ValueError:
-                how = f"signal {-code}"
+    def _said(self) -> str:
+        """The last lines that it printed, fit to stand in a message."""
         lines = [line.strip() for line in self._tail.decode(errors="replace").splitlines() if line.strip()]
         said = " | ".join("".join(c if c.isprintable() else "?" for c in line) for line in lines[-_TAIL_LINES:])
-        return f"engine process: ended with {how}" + (f"; it last said: {said}" if said else "")
+        return f"; it last said: {said}" if said else ""
+
+
+def restart_delay_s(failures: int) -> float:
+    """Seconds to wait before a child is started again, after `failures` others in a row."""
+    return float(min(_RESTART_FIRST_S * 2 ** min(failures, 16), _RESTART_MOST_S))
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 def _ignore(_: object) -> None:
     pass
-
-
-def _as_error(fault: Message) -> EngineError:
-    return (EngineUnsupported if fault["kind"] == "unsupported" else EngineFailed)(fault["reason"])

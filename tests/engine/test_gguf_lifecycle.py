@@ -75,29 +75,6 @@ def test_a_child_that_dies_fails_its_serves_and_comes_back(tiny: Path, number: s
     asyncio.run(scenario())
 
 
-def test_each_death_in_a_row_is_followed_by_a_longer_wait(tiny: Path) -> None:
-    async def scenario() -> list[float]:
-        delays: list[float] = []
-        engine = await GgufEngine.start(GgufConfig(tiny, "m", slots=1))
-        try:
-            for _ in range(3):
-                assert engine.pid is not None
-                os.kill(engine.pid, signal.SIGKILL)
-                with pytest.raises(EngineFailed):
-                    await serve(engine, PROMPT, 2000, ignore_eos=True)
-                began = asyncio.get_running_loop().time()
-                await engine.until_up()
-                delays.append(asyncio.get_running_loop().time() - began)
-            await serve(engine, PROMPT, 1)
-            assert engine._failures == 0
-        finally:
-            await engine.close()
-        return delays
-
-    delays = asyncio.run(scenario())
-    assert [delay >= floor for delay, floor in zip(delays, (0.2, 0.45, 0.95), strict=True)] == [True] * 3
-
-
 def test_nothing_is_left_open_or_running(tiny: Path) -> None:
     async def scenario() -> list[int | None]:
         before = open_files()
@@ -284,5 +261,7 @@ def test_a_truncated_file_never_reaches_the_library(tiny: Path, tmp_path: Path, 
 def test_a_file_that_only_the_library_refuses_is_refused_in_its_words(tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "unknown.gguf"
     path.write_bytes(tiny.read_bytes().replace(b"blk.0.attn_norm.weight", b"blk.0.attn_mron.weight"))
-    with pytest.raises(EngineFailed, match="could not load it"):
+    with pytest.raises(
+        EngineFailed, match=r"could not load it; it last said: .*tensor 'blk\.0\.attn_norm\.weight' not found"
+    ):
         asyncio.run(GgufEngine.start(GgufConfig(path, "m")))

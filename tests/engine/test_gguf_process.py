@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mesh.engine import gguf_frames as frames
-from mesh.engine.gguf_process import BOOT, ChildProcess
+from mesh.engine.gguf_process import BOOT, ChildProcess, restart_delay_s
 from mesh.errors import EngineError, EngineFailed, EngineUnsupported
 
 DONE = {"op": "done", "serve": 1, "finish": "stop"}
@@ -121,3 +121,7 @@ def test_the_child_prints_where_it_failed_and_no_value() -> None:
     assert done.returncode == 1
     assert b"KeyError at <string>:1" in done.stderr
     assert b"the prompt" not in done.stderr
+
+
+def test_each_death_in_a_row_is_followed_by_a_longer_wait() -> None:
+    assert [restart_delay_s(failures) for failures in (0, 1, 2, 7, 8, 10**6)] == [0.25, 0.5, 1, 32, 60, 60]
