@@ -7,6 +7,7 @@ exactly what `encode` would write are refused: a digest is a name only while a v
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn, cast
 
 import cbor2
@@ -15,7 +16,6 @@ from mesh.errors import EncodingError
 from mesh.schema.limits import MAX_DEPTH
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
-
 _SCALARS = frozenset((int, str, bytes, bool))
 # Key tuples already seen to be sorted text keys. Receipts repeat a handful of them; the bound keeps hostile input
 # from growing it.
@@ -60,13 +60,9 @@ def encode_ordered(value: dict[str, Any]) -> bytes:
 def decode(data: bytes, *, max_bytes: int) -> Any:
     """The value that `data` is the canonical encoding of. Raises EncodingError for anything else, trailing bytes and
     inputs longer than `max_bytes` included."""
-    value = parse(data, max_bytes=max_bytes)
-    try:
-        _check(value)
-    except RecursionError:
-        raise EncodingError(f"nested deeper than {MAX_DEPTH}") from None
-    if cbor2.dumps(value) != data:
-        raise EncodingError("not the canonical encoding: a wider head, an odd length or trailing bytes")
+    value = parse_ordered(data, max_bytes=max_bytes)
+    _check_types(value)
+    check_spelling(value, data)
     return value
 
 
@@ -77,20 +73,36 @@ def decode_map(data: bytes, *, max_bytes: int) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-def parse(data: bytes, *, max_bytes: int, allow_indefinite: bool = False) -> Any:
-    """Bounded parsing without the canonical check, for structures (COSE) that have one of their own."""
+def parse_ordered(data: bytes, *, max_bytes: int) -> Any:
+    """Parsing with text keys in canonical order; what the values are and how they are spelled is not checked yet."""
+    return _load(data, max_bytes, object_hook=_in_order, allow_indefinite=False)
+
+
+def parse(data: bytes, *, max_bytes: int) -> Any:
+    """Bounded parsing without any canonical check, for structures (COSE) that have one of their own."""
+    return _load(data, max_bytes, object_hook=None, allow_indefinite=True)
+
+
+def check_spelling(value: Any, data: bytes) -> None:
+    """Refuse `data` unless it is what `value`, parsed in order and of payload types alone, encodes to."""
+    if cbor2.dumps(value) != data:
+        raise EncodingError("not the canonical encoding: a wider head or trailing bytes")
+
+
+def _load(data: bytes, max_bytes: int, **options: Any) -> Any:
     if len(data) > max_bytes:
         raise EncodingError(f"too long: {len(data)} bytes, at most {max_bytes}")
     try:
-        return cbor2.loads(
-            data,
-            max_depth=MAX_DEPTH,
-            allow_indefinite=allow_indefinite,
-            allow_duplicate_keys=False,
-            semantic_decoders=_NO_TAGS,
-        )
+        return cbor2.loads(data, max_depth=MAX_DEPTH, allow_duplicate_keys=False, semantic_decoders=_NO_TAGS, **options)
     except (cbor2.CBORError, ValueError, OverflowError, TypeError, LookupError, RecursionError, MemoryError) as e:
         raise EncodingError(f"malformed cbor: {_reason(e)}") from None
+
+
+def _in_order(mapping: Mapping[Any, Any], _: bool) -> Mapping[Any, Any]:
+    keys = tuple(mapping)
+    if keys not in _SORTED_KEYS:
+        _check_keys(keys)
+    return mapping
 
 
 def _reason(error: BaseException) -> str:
@@ -106,22 +118,9 @@ def _name(value: Any) -> str:
             float: "a float", cbor2.CBORTag: "a tag"}.get(type(value), f"a {type(value).__name__}")  # fmt: skip
 
 
-def _check(value: Any) -> None:
-    """Refuse types that payloads do not have, and map keys that are not sorted text."""
-    kind = type(value)
-    if kind is dict:
-        keys = tuple(value)
-        try:
-            known = keys in _SORTED_KEYS
-        except TypeError:  # an unhashable key is not text either
-            known = False
-        if not known:
-            _check_keys(keys)
-        items = value.values()
-    elif kind is list:
-        items = value
-    else:
-        items = (value,)
+def _check_types(value: Any) -> None:
+    """Refuse types that payloads do not have."""
+    items = value.values() if type(value) is dict else value if type(value) is list else (value,)
     for item in items:
         if type(item) is int:
             # the wire reaches -2^64; payloads stop where other languages' integers do
@@ -130,7 +129,7 @@ def _check(value: Any) -> None:
         elif type(item) not in _SCALARS:
             if type(item) is not dict and type(item) is not list:
                 raise EncodingError(f"{_name(item)} is not allowed in a payload")
-            _check(item)
+            _check_types(item)
 
 
 def _check_keys(keys: tuple[Any, ...]) -> None:

@@ -36,10 +36,6 @@ class Checkpoint(Value):
     epoch: Opt[Id16] = None
     epoch_seq: Opt[UInt] = None
 
-    @classmethod
-    def _nested(cls) -> frozenset[str]:
-        return frozenset({"domains"})
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.count == 0) != (self.head is None):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mesh.errors import SchemaError
 from mesh.schema.canonical import encode
@@ -31,20 +31,20 @@ class Disclosure(Value):
     output: Opt[_PackedIds] = None
     prompt: Opt[str] = None
 
-    @classmethod
-    def _nested(cls) -> frozenset[str]:
-        return frozenset({"request"})
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        settings_digest(self.settings)  # refuses what has no encoding or is too long
+        for name, packed in (("payload", self.payload), ("output", self.output or b"")):
+            if len(packed) % 4:
+                raise ValueError(f"{name}: {len(packed)} bytes, not a multiple of 4")
+        return self
 
     def to_cbor(self) -> bytes:
         return encode(self.to_map())  # settings are an open map, so their keys still need ordering
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Disclosure:
-        value = cls.from_cbor(data, max_bytes=MAX_DISCLOSURE_BYTES)
-        for name in ("payload", "output"):
-            if len(getattr(value, name) or b"") % 4:
-                raise SchemaError(f"disclosure: {name} is not a whole number of token ids")
-        return value
+        return cls.from_cbor(data, max_bytes=MAX_DISCLOSURE_BYTES)
 
     @property
     def payload_ids(self) -> list[int]:

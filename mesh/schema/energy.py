@@ -12,6 +12,10 @@ from mesh.schema.value import Id16, Name, Opt, Token, UInt, Value
 Basis = Literal["measured", "allocated", "modelled", "unresolved", "absent"]
 # From the strongest claim to none. A serve on several domains has the weakest basis among them.
 BASES: tuple[str, ...] = get_args(Basis)
+_WITHOUT_FIGURE = frozenset({"unresolved", "absent"})
+
+# A sharing rule and its version: `equal/1`.
+Rule = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,53}[a-z0-9])?/[1-9][0-9]{0,3}$")]
 
 
 class EnergySource(Value):
@@ -26,43 +30,48 @@ class EnergySource(Value):
 class Energy(Value):
     """`uj` is the sum over the sources, in microjoules; absent exactly where the basis is unresolved or absent, and
     `reason` then says why. `span_ns` is the serve's monotonic duration, absent only where nobody lived to see it end;
-    `covered_ns` the part that was observed where that is less. Where the serve had company: the sharing `rule`, the `window_uj` counted while it ran, and
-    `peak_sharers`. `epoch` names the span of counter readings that the figure belongs to."""
+    `covered_ns` the part that was observed where that is less. Where the serve had company: the sharing `rule`, the
+    `window_uj` counted while it ran, and `peak_sharers`. `epoch` names the span of counter readings that the figure
+    belongs to."""
 
     basis: Basis
     sources: Annotated[list[EnergySource], Field(max_length=MAX_SOURCES)]
     span_ns: Opt[UInt] = None
     uj: Opt[UInt] = None
-    rule: Opt[Token] = None
+    rule: Opt[Rule] = None
     window_uj: Opt[UInt] = None
     peak_sharers: Opt[Annotated[int, Field(ge=1, le=2**31)]] = None
     covered_ns: Opt[UInt] = None
     epoch: Opt[Id16] = None
     reason: Opt[Token] = None
 
-    @classmethod
-    def _nested(cls) -> frozenset[str]:
-        return frozenset({"sources"})
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        figured = self.basis not in ("unresolved", "absent")
-        if figured != (self.uj is not None):
-            raise ValueError(f"uj must be {'there' if figured else 'absent'} where basis is {self.basis}")
-        if figured == (self.reason is not None):
-            raise ValueError(f"reason must be {'absent' if figured else 'there'} where basis is {self.basis}")
-        if self.uj is not None and self.uj != sum(source.uj for source in self.sources):
-            raise ValueError("uj is not the sum of the sources")
-        if not figured and self.sources:
-            raise ValueError(f"sources must be empty where basis is {self.basis}")
-        domains = [source.domain for source in self.sources]
-        if domains != sorted(set(domains)):
-            raise ValueError("sources must be sorted by domain, each once")
-        company = (self.rule is not None, self.window_uj is not None, self.peak_sharers is not None)
-        if any(company) and not all(company):
+        uj, basis = self.uj, self.basis
+        if basis in _WITHOUT_FIGURE:
+            if uj is not None:
+                raise ValueError(f"uj must be absent where basis is {basis}")
+            if self.reason is None:
+                raise ValueError(f"reason must be there where basis is {basis}")
+            if self.sources:
+                raise ValueError(f"sources must be empty where basis is {basis}")
+        else:
+            if uj is None:
+                raise ValueError(f"uj must be there where basis is {basis}")
+            if self.reason is not None:
+                raise ValueError(f"reason must be absent where basis is {basis}")
+            total, before = 0, ""
+            for source in self.sources:
+                total += source.uj
+                if source.domain <= before:
+                    raise ValueError("sources must be sorted by domain, each once")
+                before = source.domain
+            if total != uj:
+                raise ValueError("uj is not the sum of the sources")
+        if not (self.rule is None) == (self.window_uj is None) == (self.peak_sharers is None):
             raise ValueError("rule, window_uj and peak_sharers come together")
-        if self.span_ns is None and self.basis != "absent":
-            raise ValueError(f"span_ns must be there where basis is {self.basis}")
+        if self.span_ns is None and basis != "absent":
+            raise ValueError(f"span_ns must be there where basis is {basis}")
         if self.covered_ns is not None and self.covered_ns > (self.span_ns or 0):
             raise ValueError("covered_ns exceeds span_ns")
         return self

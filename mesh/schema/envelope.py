@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import cbor2
 import nacl.bindings
@@ -28,7 +29,7 @@ from mesh.errors import (
     StructureError,
     UntrustedSteward,
 )
-from mesh.schema.canonical import decode, parse
+from mesh.schema.canonical import parse
 from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.ids import ContentId, Kind, steward_text
 from mesh.schema.limits import MAX_ENVELOPE_BYTES, MAX_PAYLOAD_BYTES
@@ -41,6 +42,7 @@ ALG_ED25519 = -19
 COSE_RECEIPTS = 394  # RFC 9942: the one unprotected header that is let through
 
 _TAG_SIGN1 = b"\xd2\x84"
+_SIGNATURE_HEAD = b"\x58\x40"
 _HEADER_KEYS = (1, 3, 4, 15)
 
 # The encodings of points of small order, canonical and not, sign bit cleared: a signature under such a key fits many
@@ -78,8 +80,7 @@ TYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
+class Sealed(NamedTuple):
     """A signed or checked envelope: its value, the id of the exact payload bytes, and the bytes to store, without
     unprotected headers."""
 
@@ -125,9 +126,12 @@ def seal(value: Statement, key: SigningKey) -> Sealed:
 def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
     """Check an envelope of the given type against the keys in `trust`. Raises the EnvelopeError of the first fault, or
     UntrustedSteward."""
-    protected, unprotected, payload, signature = _take_apart(data)
+    split = _split(data)
+    protected, unprotected, payload, signature = split or _take_apart(data)
     header = _read_header(protected)
-    if data != _assemble(protected, _unprotected_bytes(unprotected), payload, signature) or not header.canonical:
+    if not header.canonical or (
+        split is None and data != _assemble(protected, _unprotected_bytes(unprotected), payload, signature)
+    ):
         raise CanonicalError("envelope: not the canonical encoding: a wider head, another order or trailing bytes")
     if header.fault is not None:
         raise HeaderError(f"envelope: {header.fault}")
@@ -140,7 +144,7 @@ def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
     verify_signature(header.kid, _to_be_signed(protected, payload), signature)
     kind = TYPES[content_type]
     try:
-        value = kind.value.from_map(decode(payload, max_bytes=MAX_PAYLOAD_BYTES))
+        value = kind.value.from_cbor(payload, max_bytes=MAX_PAYLOAD_BYTES)
     except (EncodingError, SchemaError) as e:
         raise PayloadError(f"payload: {e}") from None
     if value.steward != header.kid:
@@ -184,9 +188,45 @@ class _Header:
     subject: str = ""
 
 
-def _take_apart(data: bytes) -> tuple[bytes, Mapping[Any, Any], bytes, bytes]:
+_Parts = tuple[bytes, Mapping[Any, Any], bytes, bytes]
+_EMPTY: Mapping[Any, Any] = MappingProxyType({})
+
+
+def _split(data: bytes) -> _Parts | None:
+    """The parts of an envelope that is canonical and has no unprotected header, cut out by position. None for anything
+    else, which then has to be parsed to say what is wrong with it."""
+    if not data.startswith(_TAG_SIGN1) or len(data) > MAX_ENVELOPE_BYTES:
+        return None
     try:
-        tagged = parse(data, max_bytes=MAX_ENVELOPE_BYTES, allow_indefinite=True)
+        start, end = _bstr_span(data, len(_TAG_SIGN1))
+        payload_start, payload_end = _bstr_span(data, end + 1)
+    except IndexError:
+        return None
+    signature = data[payload_end + 2 :]
+    if (
+        data[end] != 0xA0
+        or data[payload_end : payload_end + 2] != _SIGNATURE_HEAD
+        or len(signature) != 64
+        or payload_end - payload_start > MAX_PAYLOAD_BYTES
+    ):
+        return None
+    return data[start:end], _EMPTY, data[payload_start:payload_end], signature
+
+
+def _bstr_span(data: bytes, at: int) -> tuple[int, int]:
+    """Where the content of the byte string at `at` starts and ends. Raises IndexError where there is none of 24 to
+    65535 bytes with the narrowest head."""
+    head = data[at]
+    if head == 0x58 and (size := data[at + 1]) >= 24:
+        return at + 2, at + 2 + size
+    if head == 0x59 and (size := data[at + 1] << 8 | data[at + 2]) >= 256:
+        return at + 3, at + 3 + size
+    raise IndexError
+
+
+def _take_apart(data: bytes) -> _Parts:
+    try:
+        tagged = parse(data, max_bytes=MAX_ENVELOPE_BYTES)
     except EncodingError as e:
         raise StructureError(f"envelope: {e}") from None
     if not isinstance(tagged, cbor2.CBORTag) or tagged.tag != 18:
@@ -208,7 +248,7 @@ def _take_apart(data: bytes) -> tuple[bytes, Mapping[Any, Any], bytes, bytes]:
 @lru_cache(maxsize=256)
 def _read_header(protected: bytes) -> _Header:
     try:
-        header = parse(protected, max_bytes=MAX_ENVELOPE_BYTES, allow_indefinite=True)
+        header = parse(protected, max_bytes=MAX_ENVELOPE_BYTES)
     except EncodingError as e:
         raise StructureError(f"protected header: {e}") from None
     if type(header) is not dict:
@@ -266,24 +306,14 @@ def _to_be_signed(protected: bytes, payload: bytes) -> bytes:
 
 
 def _assemble(protected: bytes, unprotected: bytes, payload: bytes, signature: bytes) -> bytes:
-    return b"".join(
-        (
-            _TAG_SIGN1,
-            _bstr_head(protected),
-            protected,
-            unprotected,
-            _bstr_head(payload),
-            payload,
-            b"\x58\x40",
-            signature,
-        )
-    )
+    parts = (_bstr_head(protected), protected, unprotected, _bstr_head(payload), payload)
+    return b"".join((_TAG_SIGN1, *parts, _SIGNATURE_HEAD, signature))
 
 
 def _bstr_head(data: bytes) -> bytes:
-    n = len(data)
-    if n < 24:
-        return bytes((0x40 | n,))
-    if n < 0x100:
-        return bytes((0x58, n))
-    return b"\x59" + n.to_bytes(2, "big") if n < 0x10000 else b"\x5a" + n.to_bytes(4, "big")
+    size = len(data)
+    if 0x100 <= size < 0x10000:
+        return b"\x59" + size.to_bytes(2, "big")
+    if 24 <= size < 0x100:
+        return bytes((0x58, size))
+    return bytes((0x40 | size,)) if size < 24 else b"\x5a" + size.to_bytes(4, "big")

@@ -17,6 +17,9 @@ KINDS: tuple[str, ...] = get_args(Kind)
 # Used as derive-key contexts for byte layouts of their own, so never as kinds of a value.
 RESERVED_KINDS = ("payload", "opening-key", "output-commitment")
 
+# Deriving the key of a context costs as much as hashing a block, and every id of a kind starts from the same state.
+_HASHERS = {kind: blake3(derive_key_context=f"mesh/1 {kind}") for kind in KINDS}
+
 _HEX64 = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -36,9 +39,10 @@ class ContentId(bytes):
     @classmethod
     def of_canonical(cls, kind: Kind, canonical: bytes) -> ContentId:
         """`of` for bytes that are known to be the value's canonical encoding."""
-        if kind not in KINDS:
+        hasher = _HASHERS.get(kind)
+        if hasher is None:
             raise SchemaError(f"content id: unknown kind {kind!r}")
-        return cls(blake3(canonical, derive_key_context=f"mesh/1 {kind}").digest())
+        return bytes.__new__(cls, hasher.copy().update(canonical).digest())
 
     @classmethod
     def of_bytes(cls, data: bytes) -> ContentId:

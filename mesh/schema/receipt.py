@@ -57,10 +57,6 @@ class Receipt(Value):
     grant_id: Opt[Digest] = None
     output_commitment: Opt[Digest] = None
 
-    @classmethod
-    def _nested(cls) -> frozenset[str]:
-        return frozenset({"engine", "outcome", "energy"})
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.seq == 0) != (self.prev is None):

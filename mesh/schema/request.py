@@ -98,10 +98,6 @@ class ServeRequest(Value):
     decision: Opt[Digest] = None
     nonce: Opt[Digest] = None
 
-    @classmethod
-    def _nested(cls) -> frozenset[str]:
-        return frozenset({"sampling"})
-
     @property
     def id(self) -> ContentId:
         return ContentId.of_canonical("request", self.to_cbor())
@@ -129,7 +125,11 @@ def unpack_ids(packed: bytes) -> list[int]:
 
 def prompt_hash_of_text(rendered: str, nonce: bytes | None) -> bytes:
     """32 bytes: BLAKE3 over 0x00 and the rendered prompt's UTF-8 bytes, keyed under the nonce where there is one."""
-    return _keyed(b"\x00" + rendered.encode(), nonce)
+    try:
+        text = rendered.encode()
+    except UnicodeEncodeError as e:
+        raise SchemaError(f"prompt: text is not valid unicode: {e.reason}") from None
+    return _keyed(b"\x00" + text, nonce)
 
 
 def prompt_hash_of_ids(ids: Sequence[int], nonce: bytes | None) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+import inspect
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema
@@ -43,19 +44,12 @@ class Value(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True, ser_json_bytes="hex")
 
-    # Field names in canonical map order, and whether a field holds plain values that need no descent.
-    _plan: ClassVar[tuple[tuple[str, bool], ...]]
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        super().__pydantic_init_subclass__(**kwargs)
-        names = sorted(cls.model_fields, key=canonical.key_order)
-        cls._plan = tuple((name, name in cls._nested()) for name in names)
-
-    @classmethod
-    def _nested(cls) -> frozenset[str]:
-        """The fields that hold values or lists of values."""
-        return frozenset()
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        # Fields are declared in the order that reads best; pydantic is shown them in canonical map order, so that what
+        # it makes of a value needs no sorting before it is encoded.
+        own = inspect.get_annotations(cls)
+        cls.__annotations__ = {name: own[name] for name in sorted(own, key=canonical.key_order)}
+        super().__init_subclass__(**kwargs)
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
@@ -64,13 +58,25 @@ class Value(BaseModel):
     @classmethod
     def from_map(cls, fields: Any) -> Self:
         try:
-            return cls.model_validate(fields)
+            # what model_validate calls, without its arguments that are not for here
+            value: Self = cls.__pydantic_validator__.validate_python(fields)
         except ValidationError as e:
             raise SchemaError(f"{cls.what()}: {explain(e)}") from None
+        return value
 
     @classmethod
     def from_cbor(cls, data: bytes, *, max_bytes: int) -> Self:
-        return cls.from_map(canonical.decode(data, max_bytes=max_bytes))
+        """The value whose canonical encoding `data` is. Raises EncodingError where it is no canonical encoding at all,
+        SchemaError where it encodes something else."""
+        fields = canonical.parse_ordered(data, max_bytes=max_bytes)
+        try:
+            value = cls.from_map(fields)
+        except SchemaError:
+            canonical.decode(data, max_bytes=max_bytes)
+            raise
+        # the fields are strict, so none has let a type through that a payload may not hold
+        canonical.check_spelling(fields, data)
+        return value
 
     @classmethod
     def what(cls) -> str:
@@ -78,25 +84,11 @@ class Value(BaseModel):
 
     def to_map(self) -> dict[str, Any]:
         """The value as a map in canonical key order, absent fields left out."""
-        out: dict[str, Any] = {}
-        fields = self.__dict__
-        for name, nested in self._plan:
-            value = fields[name]
-            if value is None:
-                continue
-            if nested:
-                value = value.to_map() if isinstance(value, Value) else [_plain(item) for item in value]
-            out[name] = value
-        return out
+        fields: dict[str, Any] = self.__pydantic_serializer__.to_python(self, exclude_none=True)
+        return fields
 
     def to_cbor(self) -> bytes:
         return canonical.encode_ordered(self.to_map())
-
-
-def _plain(item: Any) -> Any:
-    if isinstance(item, Value):
-        return item.to_map()
-    return list(item) if isinstance(item, tuple) else item
 
 
 def explain(error: ValidationError) -> str:
