@@ -42,6 +42,7 @@ class Scripted(ReferenceEngine):
         self.go = asyncio.Event()
         self.held = asyncio.Event()
         self.serves = 0
+        self.holding = 0
         self._hold_at = hold_at
         self._die_at = die_at
 
@@ -61,6 +62,7 @@ class Scripted(ReferenceEngine):
         while len(made) < request.max_tokens:
             at = len(made)
             if at == self._hold_at:
+                self.holding += 1
                 self.held.set()
                 await self._held_up(sink)
             if sink.cancelled.is_set():
@@ -184,20 +186,27 @@ async def house(
             await engine.close()
 
 
+def raw_request(body: Mapping[str, Any]) -> bytes:
+    """A chat request as it goes over the wire."""
+    data = json.dumps(body).encode()
+    head = ["Host: localhost", "Content-Type: application/json", f"Content-Length: {len(data)}"]
+    return "\r\n".join((f"POST {CHAT} HTTP/1.1", *head, "", "")).encode() + data
+
+
 def ask(content: str = "hello", **fields: Any) -> dict[str, Any]:
     """A chat request to the reference engine."""
     return {"model": "reference", "messages": [{"role": "user", "content": content}], "max_tokens": 8} | fields
 
 
-def script(**fields: Any) -> dict[str, Any]:
+def script(said: str = "hello", **fields: Any) -> dict[str, Any]:
     """A chat request to a scripted engine."""
-    return ask(model="scripted", **fields)
+    return ask(said, model="scripted", **fields)
 
 
 def content(reply: Reply) -> str:
     """The text of a plain answer or of a stream."""
     if reply.headers["Content-Type"].startswith("text/event-stream"):
-        choices = [event["choices"][0] for event in reply.events if event["choices"]]
+        choices = [event["choices"][0] for event in reply.events if event.get("choices")]
         return "".join(c["delta"].get("content", "") if "delta" in c else c["text"] for c in choices)
     (choice,) = reply.json["choices"]
     text: str = choice["message"]["content"] if "message" in choice else choice["text"]
