@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import psutil
 
@@ -125,12 +124,23 @@ def _tree(pid: int) -> _Process | None:
     return started, ticks
 
 
+def _content(path: str) -> bytes:
+    """A small file whole. These are read twenty times a second for months; `open` costs three times as much."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = b""
+        while chunk := os.read(descriptor, 4096):
+            content += chunk
+        return content
+    finally:
+        os.close(descriptor)
+
+
 def process_from_proc(pid: int) -> _Process | None:
     """From /proc: whole ticks, in one read. None where there is no such process, or only its remains."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The command may hold spaces and brackets; the fields after its last bracket are numbered from 3.
-            fields = file.read().rpartition(b")")[2].split()
+        # The command may hold spaces and brackets; the fields after its last bracket are numbered from 3.
+        fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
         return None if fields[0] in (b"X", b"x") else (int(fields[19]), sum(map(int, fields[11:15])))
     except (OSError, ValueError, IndexError):
         return None
@@ -139,8 +149,8 @@ def process_from_proc(pid: int) -> _Process | None:
 def children_from_proc(pid: int) -> Iterator[int]:
     """From /proc: each thread's children, without a walk over all processes of the machine."""
     try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            yield from map(int, (task / "children").read_bytes().split())
+        for task in os.listdir(f"/proc/{pid}/task"):
+            yield from map(int, _content(f"/proc/{pid}/task/{task}/children").split())
     except (OSError, ValueError):
         return
 

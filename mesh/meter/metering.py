@@ -23,7 +23,6 @@ from mesh.schema.energy import Energy
 __all__ = ["EpochTotals", "Metering"]
 
 IDLE_INTERVAL_S = 1.0  # with no serve running, nobody waits for finer idle figures
-SPACING_S = 0.001  # at most a thousand readings a second, whatever the rate of serves; no counter moves faster
 PATIENCE_S = 5.0  # a driver that hangs longer costs the serve its figure, not its answer
 
 _log = logging.getLogger(__name__)
@@ -194,8 +193,6 @@ class Metering:
                 with self._wake:
                     if not self._asks and self._state == "running":
                         self._wake.wait(self._pause_s(read_at))
-                time.sleep(max(0.0, read_at + SPACING_S - time.monotonic()))
-                with self._wake:
                     asks, self._asks = self._asks, []
                     if self._state != "running":
                         return

@@ -138,7 +138,7 @@ def _check_keys(keys: tuple[Any, ...]) -> None:
             raise EncodingError(f"map key is {_name(key)}, not text")
     if list(keys) != sorted(keys, key=key_order):
         raise EncodingError("map keys are not in canonical order")
-    if len(_SORTED_KEYS) < _SORTED_KEYS_MAX and sum(map(len, keys)) <= 1024:
+    if len(_SORTED_KEYS) < _SORTED_KEYS_MAX and len(keys) <= 32 and sum(map(len, keys)) <= 512:
         _SORTED_KEYS.add(keys)
 
 

@@ -9,6 +9,7 @@ verified and hashed: nothing is made again from decoded values.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,7 +33,7 @@ from mesh.errors import (
 from mesh.schema.canonical import parse
 from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.ids import ContentId, Kind, steward_text
-from mesh.schema.limits import MAX_ENVELOPE_BYTES, MAX_PAYLOAD_BYTES
+from mesh.schema.limits import MAX_ENVELOPE_BYTES, MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES
 from mesh.schema.receipt import Receipt
 
 RECEIPT_TYPE = "application/mesh-receipt+cbor"
@@ -130,13 +131,13 @@ def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
     protected, unprotected, payload, signature = split or _take_apart(data)
     header = _read_header(protected)
     if not header.canonical or (
-        split is None and data != _assemble(protected, _unprotected_bytes(unprotected), payload, signature)
+        split is None and data != _assemble(protected, _canonical_header(unprotected), payload, signature)
     ):
         raise CanonicalError("envelope: not the canonical encoding: a wider head, another order or trailing bytes")
     if header.fault is not None:
         raise HeaderError(f"envelope: {header.fault}")
     if header.content_type != content_type:
-        raise HeaderError(f"envelope: content type is {header.content_type!r}, expected {content_type!r}")
+        raise HeaderError(f"envelope: content type is {header.content_type!r:.80}, expected {content_type!r}")
     if unprotected:
         _check_unprotected(unprotected)
     if header.kid not in trust:
@@ -150,7 +151,7 @@ def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
     if value.steward != header.kid:
         raise PayloadError(f"payload: steward is {steward_text(value.steward)}, the header says {header.issuer}")
     if kind.subject(value) != header.subject:
-        raise PayloadError(f"payload: names {kind.subject(value)!r}, the header {header.subject!r}")
+        raise PayloadError(f"payload: names {kind.subject(value)!r}, the header {header.subject!r:.80}")
     stored = data if not unprotected else _assemble(protected, b"\xa0", payload, signature)
     return Sealed(value, ContentId.of_canonical(kind.kind, payload), stored)
 
@@ -248,42 +249,38 @@ def _take_apart(data: bytes) -> _Parts:
 @lru_cache(maxsize=256)
 def _read_header(protected: bytes) -> _Header:
     try:
-        header = parse(protected, max_bytes=MAX_ENVELOPE_BYTES)
+        header = parse(protected, max_bytes=MAX_HEADER_BYTES)
     except EncodingError as e:
         raise StructureError(f"protected header: {e}") from None
     if type(header) is not dict:
         raise StructureError("protected header: not a map")
     if any(type(key) is not int for key in header) or tuple(sorted(header)) != _HEADER_KEYS:
-        return _Header(_reencodes(header, protected), "protected header must hold exactly 1, 3, 4 and 15")
+        return _Header(_canonical_header(header) == protected, "protected header must hold exactly 1, 3, 4 and 15")
     algorithm, content_type, kid, claims = (header[key] for key in _HEADER_KEYS)
     if type(algorithm) is not int or algorithm != ALG_ED25519:
-        return _Header(_reencodes(header, protected), f"algorithm is {algorithm!r}, expected {ALG_ED25519} (Ed25519)")
+        return _Header(
+            _canonical_header(header) == protected, f"algorithm is {algorithm!r:.80}, expected {ALG_ED25519} (Ed25519)"
+        )
     if type(content_type) is not str or type(kid) is not bytes or len(kid) != 32:
-        return _Header(_reencodes(header, protected), "content type must be text and the key id 32 bytes")
+        return _Header(_canonical_header(header) == protected, "content type must be text and the key id 32 bytes")
     if type(claims) is not dict or any(type(key) is not int for key in claims) or sorted(claims) != [1, 2]:
-        return _Header(_reencodes(header, protected), "claims must hold exactly issuer (1) and subject (2)")
+        return _Header(_canonical_header(header) == protected, "claims must hold exactly issuer (1) and subject (2)")
     issuer, subject = claims[1], claims[2]
     if type(issuer) is not str or type(subject) is not str:
-        return _Header(_reencodes(header, protected), "issuer and subject must be text")
+        return _Header(_canonical_header(header) == protected, "issuer and subject must be text")
     canonical = protected == _protected_header(content_type, kid, subject, issuer)
     fault = None if issuer == steward_text(kid) else f"issuer is {issuer[:80]!r}, the key id {steward_text(kid)}"
     return _Header(canonical, fault, content_type, kid, issuer, subject)
 
 
-def _reencodes(header: dict[Any, Any], protected: bytes) -> bool:
-    try:
-        return cbor2.dumps(header, canonical=True) == protected
-    except (cbor2.CBORError, TypeError, ValueError):
-        return False
-
-
-def _unprotected_bytes(unprotected: Mapping[Any, Any]) -> bytes:
-    if not unprotected:
-        return b"\xa0"
-    try:
-        return cbor2.dumps(unprotected)
-    except (cbor2.CBORError, TypeError, ValueError):
-        return b""
+def _canonical_header(value: Any) -> bytes:
+    """A header's one encoding. cbor2's own canonical order puts short keys first, RFC 8949 section 4.2.1 does not."""
+    if isinstance(value, Mapping):
+        pairs = sorted((_canonical_header(key), _canonical_header(content)) for key, content in value.items())
+        return _head(0xA0, len(pairs)) + b"".join(itertools.chain.from_iterable(pairs))
+    if isinstance(value, (list, tuple)):
+        return _head(0x80, len(value)) + b"".join(map(_canonical_header, value))
+    return cbor2.dumps(value, canonical=True)
 
 
 def _check_unprotected(unprotected: Mapping[Any, Any]) -> None:
@@ -311,9 +308,12 @@ def _assemble(protected: bytes, unprotected: bytes, payload: bytes, signature: b
 
 
 def _bstr_head(data: bytes) -> bytes:
-    size = len(data)
+    return _head(0x40, len(data))
+
+
+def _head(major: int, size: int) -> bytes:
     if 0x100 <= size < 0x10000:
-        return b"\x59" + size.to_bytes(2, "big")
+        return bytes((major | 0x19, size >> 8, size & 0xFF))
     if 24 <= size < 0x100:
-        return bytes((0x58, size))
-    return bytes((0x40 | size,)) if size < 24 else b"\x5a" + size.to_bytes(4, "big")
+        return bytes((major | 0x18, size))
+    return bytes((major | size,)) if size < 24 else bytes((major | 0x1A,)) + size.to_bytes(4, "big")

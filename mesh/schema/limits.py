@@ -2,6 +2,7 @@
 
 MAX_DEPTH = 16  # nested arrays and maps in a payload
 MAX_ENVELOPE_BYTES = 64 * 1024  # a receipt is about 1 KiB; COSE Receipts in the unprotected header may add some
+MAX_HEADER_BYTES = 2 * 1024  # the protected header; the longest name takes half of it
 MAX_PAYLOAD_BYTES = 32 * 1024
 MAX_SETTINGS_BYTES = 64 * 1024
 MAX_DISCLOSURE_BYTES = 64 * 1024 * 1024  # holds the prompt and the ids

@@ -38,9 +38,9 @@ Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9._+-]{1,64}$")]
 
 
 class Value(BaseModel):
-    """A frozen value. Construct it with keyword arguments, leaving absent fields out (or through `of`, which drops
-    None); read it back with `from_map` or `from_cbor`. Raises SchemaError from all of them but plain construction,
-    which raises pydantic's own ValidationError."""
+    """A frozen value. Make it with `of`, which drops None, or `from_map`; read it back with `from_cbor`. They raise
+    SchemaError; calling the class raises pydantic's own ValidationError, as pydantic's users expect. Lists in a value
+    are lists, as the wire has them: whoever holds one leaves it alone."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True, ser_json_bytes="hex")
 
@@ -95,10 +95,15 @@ def explain(error: ValidationError) -> str:
     """The first fault of a validation, as `field: what is wrong`."""
     faults = error.errors(include_url=False, include_input=False)
     first = faults[0]
-    path = ".".join(str(part) for part in first["loc"])
+    path = ".".join(_shown(str(part)) for part in first["loc"])
     message = {
         "extra_forbidden": "unknown field",
         "missing": "missing",
     }.get(first["type"], first["msg"][:1].lower() + first["msg"][1:])
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return f"{path}: {message}{more}" if path else f"{message}{more}"
+
+
+def _shown(name: str) -> str:
+    """A field's name, which for an unknown field is whatever a stranger wrote."""
+    return name if len(name) <= 64 and name.isprintable() else ascii(name[:64])
