@@ -43,5 +43,6 @@ async def run(
     except EngineError as e:
         return e
     except Exception as e:  # whatever an engine does, a serve that began has a receipt
-        log.exception("engine %s failed in a way that it does not declare", engine.backend_id)
+        # the type alone: a message may quote what was said
+        log.error("engine %s failed in a way that it does not declare: %s", engine.backend_id, type(e).__name__)
         return EngineFailed(f"engine failed: {type(e).__name__}")

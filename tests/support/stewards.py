@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -78,7 +79,8 @@ def outcome(**changes: Any) -> Callable[[Served], Served]:
     return change
 
 
-KEY = SigningKey(bytes(range(32)))
+# one per test run: a ledger claims its key for the whole machine
+KEY = SigningKey(os.environ.setdefault("MESH_TEST_SEED", os.urandom(16).hex()).encode())
 
 
 @asynccontextmanager
