@@ -42,7 +42,7 @@ async def run(
         return await engine.serve(request, prompt, recorder)
     except EngineError as e:
         return e
-    except Exception as e:  # whatever an engine does, a serve that began has a receipt
+    except Exception as e:  # noqa: BLE001  whatever an engine does, a serve that began has a receipt
         # the type alone: a message may quote what was said
         log.error("engine %s failed in a way that it does not declare: %s", engine.backend_id, type(e).__name__)
         return EngineFailed(f"engine failed: {type(e).__name__}")
