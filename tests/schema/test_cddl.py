@@ -35,6 +35,6 @@ RULES: dict[str, type[Value]] = {
 def test_cddl_lists_exactly_the_fields_of_the_value(rule: str) -> None:
     found = re.search(rf"^{rule} = \{{\n(.*?)^\}}", CDDL, re.MULTILINE | re.DOTALL)
     assert found is not None
-    listed = {m[2]: m[1] != "" for m in re.finditer(r"^  (\? )?([a-z_]+):", found[1], re.MULTILINE)}
+    listed = {m[2]: m[1] is not None for m in re.finditer(r"^  (\? )?([a-z_]+):", found[1], re.MULTILINE)}
     fields = {name: not field.is_required() for name, field in RULES[rule].model_fields.items()}
     assert listed == fields
