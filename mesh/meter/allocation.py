@@ -201,7 +201,7 @@ class Allocation:
         """Count a serve as active in `domains` from the latest tick on. `at_ns` is for its span alone."""
         if serve_id in self._serves or serve_id in self._unsealed:
             raise MeterError(f"serve {serve_id.hex()}: began twice")
-        self._serves[serve_id] = _Serve(at_ns, tuple(domains))
+        self._serves[serve_id] = _Serve(at_ns, tuple(sorted(domains)))
         for name in domains:
             self._counters[name].open_share(serve_id)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
@@ -188,7 +189,7 @@ class Metering:
     def _run(self) -> None:
         asks: list[_Ask] = []
         try:
-            read_at = time.monotonic() - IDLE_INTERVAL_S
+            read_at = -math.inf  # the first reading is due at once
             while True:
                 with self._wake:
                     if not self._asks and self._state == "running":

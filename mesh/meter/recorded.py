@@ -47,7 +47,7 @@ def read_log(path: Path) -> MeterLog:
         with path.open("rb") as file:
             data = file.read(MAX_LOG_BYTES + 1)
     except OSError as e:
-        raise MeterError(f"meter log {path}: cannot be read, {e.strerror or e}") from None
+        raise MeterError(f"meter log {path}: cannot be read: {e.strerror or e}") from None
     return parse_log(data)
 
 
