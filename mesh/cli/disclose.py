@@ -14,13 +14,10 @@ from mesh.cli.console import emit, note
 from mesh.cli.exits import ACCEPTED
 from mesh.cli.newfile import PRIVATE, write_new
 from mesh.cli.state import add_state_flag, state_of
-from mesh.errors import Invalid, KeyFileError, NotFound, SchemaError
+from mesh.errors import Invalid, KeyFileError, SchemaError
 
 if TYPE_CHECKING:
-    from mesh.ledger.reader import LedgerReader
-    from mesh.ledger.values import Entry
     from mesh.schema.disclosure import Disclosure
-    from mesh.schema.envelope import SigningKey
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -104,6 +101,7 @@ def disclosure_in(answer: Any, where: str) -> Disclosure:
 
 def _from_ledger(args: argparse.Namespace) -> Disclosure:
     from mesh.cli.receipts import find
+    from mesh.steward.disclosing import kept_disclosure
 
     state = state_of(args)
     with state.open_reader() as reader:
@@ -112,33 +110,3 @@ def _from_ledger(args: argparse.Namespace) -> Disclosure:
         if key.public != reader.steward():
             raise KeyFileError(f"key file {state.key}: is not the key of the ledger beside it")
         return kept_disclosure(reader, entry, key, now_ns=time.time_ns())
-
-
-def kept_disclosure(reader: LedgerReader, entry: Entry, key: SigningKey, *, now_ns: int) -> Disclosure:
-    """What the ledger keeps of a serve, with the opening made again. Raises NotFound (`not_kept`)."""
-    from mesh.schema.canonical import decode_map
-    from mesh.schema.commitment import opening, opening_key
-    from mesh.schema.disclosure import Disclosure
-    from mesh.schema.envelope import RECEIPT_TYPE, verify
-    from mesh.schema.ids import serve_id_text
-    from mesh.schema.limits import MAX_PAYLOAD_BYTES, MAX_SETTINGS_BYTES
-    from mesh.schema.request import ServeRequest
-
-    what = f"disclosure of serve {serve_id_text(entry.serve_id)}"
-    kept = reader.kept(entry.serve_id)
-    if kept is None or kept.until_ns <= now_ns:
-        raise NotFound(f"{what}: not_kept: this ledger does not keep its prompt and answer", code="not_kept")
-    receipt = verify(entry.envelope, RECEIPT_TYPE, (key.public,)).value
-    settings = reader.settings(receipt.engine.settings_digest)
-    if settings is None:
-        raise NotFound(f"{what}: not_kept: its settings document is not in this ledger", code="not_kept")
-    request = ServeRequest.from_cbor(entry.request, max_bytes=MAX_PAYLOAD_BYTES)
-    return Disclosure.of(
-        serve_id=entry.serve_id,
-        request=request,
-        payload=kept.payload,
-        opening=opening(opening_key(key.seed), request.id, entry.serve_id),
-        settings=decode_map(settings, max_bytes=MAX_SETTINGS_BYTES),
-        output=kept.output,
-        prompt=kept.prompt,
-    )

@@ -19,22 +19,22 @@ from typing import Any
 from blake3 import blake3
 
 from mesh.engine.protocol import ServingEngine
-from mesh.errors import EngineError, LedgerUnwritable, NotFound
+from mesh.errors import EngineError, LedgerUnwritable
 from mesh.ledger import Entry, Idempotency, Intent, Kept, Ledger, LedgerReader, Position
 from mesh.meter.metering import Metering
-from mesh.schema.canonical import decode_map
 from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.commitment import opening, opening_key, output_commitment
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.energy import Energy
-from mesh.schema.envelope import RECEIPT_TYPE, Sealed, SigningKey, seal, verify
-from mesh.schema.ids import serve_id_from, serve_id_text
-from mesh.schema.limits import MAX_PAYLOAD_BYTES, MAX_SETTINGS_BYTES
+from mesh.schema.envelope import Sealed, SigningKey, seal
+from mesh.schema.ids import serve_id_from
+from mesh.schema.limits import MAX_PAYLOAD_BYTES
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import VERSION, EngineBlock, Receipt
 from mesh.schema.request import ServeRequest, pack_ids, payload_digest
 from mesh.steward.admission import Admitted, admit
 from mesh.steward.described import Described, describe
+from mesh.steward.disclosing import kept_disclosure
 from mesh.steward.judge import judge
 from mesh.steward.recorder import Recorder, run
 from mesh.steward.serves import Delivery, Repeated, SealedServe
@@ -66,7 +66,7 @@ class Steward:
         self._mac_key = blake3(key.seed, derive_key_context="mesh steward idempotency").digest()
         self._described: dict[tuple[bytes, bool], Described] = {}
         self._running: set[asyncio.Task[Any]] = set()
-        self._unsealed: dict[bytes, Callable[[Position], Sealed]] = {}
+        self._unsealed: dict[bytes, tuple[Callable[[Position], Sealed], Kept | None]] = {}
         self._epoch: bytes | None = None
         self._epoch_seq = self._checkpointed = ledger.reader.count()
 
@@ -147,7 +147,7 @@ class Steward:
         request, engine = admitted.request, admitted.engine
         described = self._describe(engine, request)
         started_ns = self._clock_ns()
-        await self._seal_leftovers()
+        await self.seal_leftovers()
         first = await self._ledger.open_intent_async(
             Intent(
                 serve_id=serve_id,
@@ -235,14 +235,14 @@ class Steward:
         try:
             return await self._ledger.seal_async(serve_id, make, kept)
         except LedgerUnwritable:
-            self._unsealed[serve_id] = make
+            self._unsealed[serve_id] = (make, kept)
             raise
 
-    async def _seal_leftovers(self) -> None:
+    async def seal_leftovers(self) -> None:
         """Seal what a full disk kept from being sealed. Raises LedgerUnwritable while it still does."""
-        for serve_id, make in list(self._unsealed.items()):
+        for serve_id, (make, kept) in list(self._unsealed.items()):
             if self._unsealed.pop(serve_id, None) is not None:
-                await self._seal(serve_id, make, None)
+                await self._seal(serve_id, make, kept)
 
     def _interrupted(self, intent: Intent) -> Callable[[Position], Sealed]:
         request = ServeRequest.from_cbor(intent.request, max_bytes=MAX_PAYLOAD_BYTES)
@@ -262,25 +262,7 @@ class Steward:
     def disclosure(self, entry: Entry) -> Disclosure:
         """What the ledger keeps for the caller of a serve. Raises NotFound (`not_kept`) where the prompt was not kept
         or its time is over."""
-        kept = self._ledger.reader.kept(entry.serve_id)
-        if kept is None or kept.until_ns <= self._clock_ns():
-            raise NotFound(
-                f"disclosure of {serve_id_text(entry.serve_id)}: prompt and answer were not kept", code="not_kept"
-            )
-        request = ServeRequest.from_cbor(entry.request, max_bytes=MAX_PAYLOAD_BYTES)
-        receipt = verify(entry.envelope, RECEIPT_TYPE, {self._key.public}).value
-        settings = self._ledger.reader.settings(receipt.engine.settings_digest)
-        if settings is None:
-            raise NotFound("disclosure: the settings document is missing from the ledger", code="not_kept")
-        return Disclosure.of(
-            serve_id=entry.serve_id,
-            request=request,
-            payload=kept.payload,
-            opening=opening(self._opening_key, request.id, entry.serve_id),
-            settings=decode_map(settings, max_bytes=MAX_SETTINGS_BYTES),
-            output=kept.output,
-            prompt=kept.prompt,
-        )
+        return kept_disclosure(self._ledger.reader, entry, self._key, now_ns=self._clock_ns())
 
     async def checkpoint(self) -> Sealed:
         """Sign and store how far the ledger reaches, and the meters' totals of the epoch."""
@@ -318,7 +300,7 @@ class Steward:
         while self._running:
             await asyncio.wait(self._running)
         try:
-            await self._seal_leftovers()
+            await self.seal_leftovers()
             await self.checkpoint()
         except LedgerUnwritable as e:
             log.error("closing without a checkpoint: %s", e)

@@ -52,7 +52,7 @@ def test_disclose_of_a_serve_that_was_not_kept(mesh, made, tmp_path: Path) -> No
 
 
 def test_disclose_after_the_time_of_keeping(made) -> None:
-    from mesh.cli.disclose import kept_disclosure
+    from mesh.steward.disclosing import kept_disclosure
 
     with LedgerReader.open(made.state / "ledger.sqlite") as reader:
         entry = next(reader.receipts())

