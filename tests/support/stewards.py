@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mesh.engine.protocol import Served, TokenSink
 from mesh.engine.reference import ReferenceEngine
 from mesh.ledger import Ledger
 from mesh.meter.metering import Metering
+from mesh.meter.protocol import EnergyMeter
 from mesh.schema.envelope import SigningKey
 from mesh.schema.request import Sampling, ServeRequest, prompt_hash_of_text
 from mesh.steward.steward import Steward
@@ -83,14 +84,18 @@ def outcome(**changes: Any) -> Callable[[Served], Served]:
 KEY = SigningKey(os.environ.setdefault("MESH_TEST_SEED", os.urandom(16).hex()).encode())
 
 
+AnySteward = TypeVar("AnySteward", bound=Steward)
+
+
 @asynccontextmanager
-async def running(folder: Path, **options: Any) -> AsyncIterator[Steward]:
-    meters = options.pop("meters", [])
+async def running(
+    folder: Path, kind: type[AnySteward] = Steward, *, meters: Sequence[EnergyMeter] = (), **options: Any
+) -> AsyncIterator[AnySteward]:
     with Ledger.open(folder / "ledger.sqlite", steward=KEY.public) as ledger:
         metering = Metering(meters)
         metering.start()
         try:
-            steward = Steward(key=KEY, ledger=ledger, metering=metering, **options)
+            steward = kind(key=KEY, ledger=ledger, metering=metering, **options)
             yield steward
             await steward.close()
         finally:

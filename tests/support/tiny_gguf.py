@@ -58,14 +58,19 @@ def write_tiny_gguf(
     context: int = 2048,
     layers: int = 4,
     shards: int | None = None,
+    twins: tuple[int, int] | None = None,
 ) -> Path:
     """Write the model and return the file to load: `path`, or with `shards` the first of
     `<stem>-00001-of-<shards>.gguf` beside it.
 
     `quant` is f32, f16, bf16, q4_0, q4_1, q5_0, q5_1 or q8_0 and holds for every matrix; norms stay f32. None for
     `template`, `pre`, `eos`, `bos` or `add_bos` leaves the field out. One seed gives one file, byte for byte.
+    `twins` are two ids of which the second gets the first's output row, so that their logits are always equal.
     """
     matrices, norms = _weights(seed, layers)
+    if twins is not None:
+        rows = matrices["output.weight"]
+        rows[twins[1]] = rows[twins[0]]
     split = 0 if shards is None else -(-(len(matrices) + len(norms)) // shards)
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=split)
     tokens = vocabulary()
