@@ -120,7 +120,5 @@ class Room:
         a field out."""
         entry = self.steward.reader.by_serve(serve.receipt.serve_id)
         assert entry is not None
-        whole = serve.disclosure(prompt=CHAT)
-        fields = {name: getattr(whole, name) for name in Disclosure.model_fields}
-        disclosure = Disclosure.of(**(fields | disclosed))
+        disclosure = Disclosure.of(**serve.disclosure(prompt=CHAT).to_map() | disclosed)
         return self.runner.run(replay(entry.envelope, disclosure, engine or self.engine, {self.steward.public}))
