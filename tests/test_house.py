@@ -37,6 +37,8 @@ PLACES = {
     "rich": ("mesh/cli/",),
     "sqlite3": ("mesh/ledger/",),
     "psutil": ("mesh/meter/",),
+    "msgspec": ("mesh/schema/",),
+    "pydantic": ("mesh/gateway/config.py",),
 }
 
 

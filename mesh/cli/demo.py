@@ -100,7 +100,7 @@ async def _demo(spec: EngineSpec, folder: Path, question: str, *, quiet: bool) -
 
         output = disclosure.output_ids or []
         changed_ids = [*output[:-1], output[-1] ^ 1]
-        changed_disclosure = Disclosure.of(**{**disclosure.__dict__, "output": pack_ids(changed_ids)})
+        changed_disclosure = Disclosure.of(**{**disclosure.to_map(), "output": pack_ids(changed_ids)})
         changed = await replay(entry.envelope, changed_disclosure, mesh.engine, trust)
         tell(f"an answer changed after sealing:  {_told(changed)}")
 

@@ -11,14 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pydantic import TypeAdapter, ValidationError
-
 from mesh.errors import MeterError
 from mesh.schema.limits import MAX_UINT
-from mesh.schema.value import Name, Token
-
-_NAME: TypeAdapter[str] = TypeAdapter(Name)
-_TOKEN: TypeAdapter[str] = TypeAdapter(Token)
+from mesh.schema.value import Name, Token, fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +78,9 @@ class EnergyMeter(Protocol):
 
 def is_name(text: object) -> bool:
     """Whether a receipt can hold this as a name."""
-    return _holds(_NAME, text)
+    return fits(text, Name)
 
 
 def is_reason(text: object) -> bool:
     """Whether a receipt can hold this as a reason."""
-    return _holds(_TOKEN, text)
-
-
-def _holds(adapter: TypeAdapter[str], text: object) -> bool:
-    try:
-        adapter.validate_python(text, strict=True)
-    except ValidationError:
-        return False
-    return True
+    return fits(text, Token)

@@ -17,10 +17,6 @@ from mesh.schema.limits import MAX_DEPTH
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 _SCALARS = frozenset((int, str, bytes, bool))
-# Key tuples already seen to be sorted text keys. Receipts repeat a handful of them; the bound keeps hostile input
-# from growing it.
-_SORTED_KEYS: set[tuple[str, ...]] = set()
-_SORTED_KEYS_MAX = 1024
 
 
 def _refuse_tag(*_: object) -> NoReturn:
@@ -60,9 +56,10 @@ def encode_ordered(value: dict[str, Any]) -> bytes:
 def decode(data: bytes, *, max_bytes: int) -> Any:
     """The value that `data` is the canonical encoding of. Raises EncodingError for anything else, trailing bytes and
     inputs longer than `max_bytes` included."""
-    value = parse_ordered(data, max_bytes=max_bytes)
+    value = _load(data, max_bytes, object_hook=_in_order, allow_indefinite=False, allow_duplicate_keys=False)
     _check_types(value)
-    check_spelling(value, data)
+    if cbor2.dumps(value) != data:
+        raise EncodingError("not the canonical encoding: a wider head or trailing bytes")
     return value
 
 
@@ -73,35 +70,33 @@ def decode_map(data: bytes, *, max_bytes: int) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-def parse_ordered(data: bytes, *, max_bytes: int) -> Any:
-    """Parsing with text keys in canonical order; what the values are and how they are spelled is not checked yet."""
-    return _load(data, max_bytes, object_hook=_in_order, allow_indefinite=False)
-
-
 def parse(data: bytes, *, max_bytes: int) -> Any:
     """Bounded parsing without any canonical check, for structures (COSE) that have one of their own."""
-    return _load(data, max_bytes, object_hook=None, allow_indefinite=True)
+    return _load(data, max_bytes, allow_duplicate_keys=False)
 
 
-def check_spelling(value: Any, data: bytes) -> None:
-    """Refuse `data` unless it is what `value`, parsed in order and of payload types alone, encodes to."""
-    if cbor2.dumps(value) != data:
-        raise EncodingError("not the canonical encoding: a wider head or trailing bytes")
+def parse_unchecked(data: bytes, *, max_bytes: int) -> Any:
+    """Bounded parsing for a caller who compares `data` with the encoding of what comes out, which finds every other
+    spelling of it: of two equal keys, say, only one comes out."""
+    return _load(data, max_bytes, allow_indefinite=False)
 
 
 def _load(data: bytes, max_bytes: int, **options: Any) -> Any:
     if len(data) > max_bytes:
         raise EncodingError(f"too long: {len(data)} bytes, at most {max_bytes}")
     try:
-        return cbor2.loads(data, max_depth=MAX_DEPTH, allow_duplicate_keys=False, semantic_decoders=_NO_TAGS, **options)
+        return cbor2.loads(data, max_depth=MAX_DEPTH, semantic_decoders=_NO_TAGS, **options)
     except (cbor2.CBORError, ValueError, OverflowError, TypeError, LookupError, RecursionError, MemoryError) as e:
         raise EncodingError(f"malformed cbor: {_reason(e)}") from None
 
 
 def _in_order(mapping: Mapping[Any, Any], _: bool) -> Mapping[Any, Any]:
-    keys = tuple(mapping)
-    if keys not in _SORTED_KEYS:
-        _check_keys(keys)
+    keys = list(mapping)
+    for key in keys:
+        if type(key) is not str:
+            raise EncodingError(f"map key is {_name(key)}, not text")
+    if keys != sorted(keys, key=key_order):
+        raise EncodingError("map keys are not in canonical order")
     return mapping
 
 
@@ -130,16 +125,6 @@ def _check_types(value: Any) -> None:
             if type(item) is not dict and type(item) is not list:
                 raise EncodingError(f"{_name(item)} is not allowed in a payload")
             _check_types(item)
-
-
-def _check_keys(keys: tuple[Any, ...]) -> None:
-    for key in keys:
-        if type(key) is not str:
-            raise EncodingError(f"map key is {_name(key)}, not text")
-    if list(keys) != sorted(keys, key=key_order):
-        raise EncodingError("map keys are not in canonical order")
-    if len(_SORTED_KEYS) < _SORTED_KEYS_MAX and len(keys) <= 32 and sum(map(len, keys)) <= 512:
-        _SORTED_KEYS.add(keys)
 
 
 def _ordered(value: Any, depth: int) -> Any:

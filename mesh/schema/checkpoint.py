@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from msgspec import Meta
 
 from mesh.schema.ids import ContentId
 from mesh.schema.limits import MAX_SOURCES
-from mesh.schema.value import Digest, Id16, Name, Opt, UInt, Value
+from mesh.schema.value import Digest, Id16, Name, UInt, Value
 
 
 class DomainTotals(Value):
@@ -31,13 +31,12 @@ class Checkpoint(Value):
     steward: Digest
     at_ns: UInt
     count: UInt
-    domains: Annotated[list[DomainTotals], Field(max_length=MAX_SOURCES)]
-    head: Opt[Digest] = None
-    epoch: Opt[Id16] = None
-    epoch_seq: Opt[UInt] = None
+    domains: Annotated[list[DomainTotals], Meta(max_length=MAX_SOURCES)]
+    head: Digest | None = None
+    epoch: Id16 | None = None
+    epoch_seq: UInt | None = None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
         if (self.count == 0) != (self.head is None):
             raise ValueError("head must be absent at count 0 and there at any other")
         if (self.epoch is None) != (self.epoch_seq is None) or (self.domains and self.epoch is None):
@@ -45,7 +44,6 @@ class Checkpoint(Value):
         names = [d.domain for d in self.domains]
         if names != sorted(set(names)):
             raise ValueError("domains must be sorted, each once")
-        return self
 
     @property
     def id(self) -> ContentId:

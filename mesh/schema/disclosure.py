@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from msgspec import Meta
 
 from mesh.errors import SchemaError
 from mesh.schema.canonical import encode
 from mesh.schema.ids import ContentId
 from mesh.schema.limits import MAX_DISCLOSURE_BYTES, MAX_SETTINGS_BYTES
 from mesh.schema.request import ServeRequest, pack_ids, unpack_ids
-from mesh.schema.value import Digest, Id16, Opt, Value
+from mesh.schema.value import Digest, Id16, Value
 
 DISCLOSURE_TYPE = "application/mesh-disclosure+cbor"
 
-_PackedIds = Annotated[bytes, Field(max_length=MAX_DISCLOSURE_BYTES)]
+_PackedIds = Annotated[bytes, Meta(max_length=MAX_DISCLOSURE_BYTES)]
 
 
 class Disclosure(Value):
@@ -28,16 +28,14 @@ class Disclosure(Value):
     payload: _PackedIds
     opening: Digest
     settings: dict[str, Any]
-    output: Opt[_PackedIds] = None
-    prompt: Opt[str] = None
+    output: _PackedIds | None = None
+    prompt: str | None = None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
         settings_digest(self.settings)  # refuses what has no encoding or is too long
         for name, packed in (("payload", self.payload), ("output", self.output or b"")):
             if len(packed) % 4:
                 raise ValueError(f"{name}: {len(packed)} bytes, not a multiple of 4")
-        return self
 
     def to_cbor(self) -> bytes:
         return encode(self.to_map())  # settings are an open map, so their keys still need ordering

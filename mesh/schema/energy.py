@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, model_validator
+from msgspec import Meta
 
 from mesh.schema.limits import MAX_SOURCES
-from mesh.schema.value import Id16, Name, Opt, Token, UInt, Value
+from mesh.schema.value import Id16, Name, Token, UInt, Value
 
 Basis = Literal["measured", "allocated", "modelled", "unresolved", "absent"]
 # From the strongest claim to none. A serve on several domains has the weakest basis among them.
@@ -15,7 +15,7 @@ BASES: tuple[str, ...] = get_args(Basis)
 _WITHOUT_FIGURE = frozenset({"unresolved", "absent"})
 
 # A sharing rule and its version: `equal/1`.
-Rule = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,53}[a-z0-9])?/[1-9][0-9]{0,3}$")]
+Rule = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9._-]{0,53}[a-z0-9])?/[1-9][0-9]{0,3}\Z")]
 
 
 class EnergySource(Value):
@@ -35,18 +35,17 @@ class Energy(Value):
     belongs to."""
 
     basis: Basis
-    sources: Annotated[list[EnergySource], Field(max_length=MAX_SOURCES)]
-    span_ns: Opt[UInt] = None
-    uj: Opt[UInt] = None
-    rule: Opt[Rule] = None
-    window_uj: Opt[UInt] = None
-    peak_sharers: Opt[Annotated[int, Field(ge=1, le=2**31)]] = None
-    covered_ns: Opt[UInt] = None
-    epoch: Opt[Id16] = None
-    reason: Opt[Token] = None
+    sources: Annotated[list[EnergySource], Meta(max_length=MAX_SOURCES)]
+    span_ns: UInt | None = None
+    uj: UInt | None = None
+    rule: Rule | None = None
+    window_uj: UInt | None = None
+    peak_sharers: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    covered_ns: UInt | None = None
+    epoch: Id16 | None = None
+    reason: Token | None = None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
         uj, basis = self.uj, self.basis
         if basis in _WITHOUT_FIGURE:
             if uj is not None:
@@ -74,4 +73,3 @@ class Energy(Value):
             raise ValueError(f"span_ns must be there where basis is {basis}")
         if self.covered_ns is not None and self.covered_ns > (self.span_ns or 0):
             raise ValueError("covered_ns exceeds span_ns")
-        return self

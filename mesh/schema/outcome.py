@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Literal, Self, get_args
+from typing import Literal, get_args
 
-from pydantic import model_validator
-
-from mesh.schema.value import Digest, FidelityLevel, Label, Opt, Token, TokenCount, UInt, Value
+from mesh.schema.value import Digest, FidelityLevel, Label, Token, TokenCount, UInt, Value
 
 Finish = Literal["stop", "length", "cancelled", "engine-error", "interrupted", "refused"]
 FINISHES: tuple[str, ...] = get_args(Finish)
@@ -38,23 +36,21 @@ class ServeOutcome(Value):
 
     finish: Finish
     counted_by: CountedBy
-    tokens_in: Opt[TokenCount] = None
-    tokens_out: Opt[TokenCount] = None
-    tokens_accepted: Opt[TokenCount] = None
-    tokens_delivered: Opt[TokenCount] = None
-    cache_hit_tokens: Opt[TokenCount] = None
-    spec_proposed: Opt[TokenCount] = None
-    spec_accepted: Opt[TokenCount] = None
-    decision: Opt[UInt] = None
-    delivered_fidelity: Opt[FidelityLevel] = None
-    weights_digest: Opt[Digest] = None
-    precision: Opt[Label] = None
-    reason: Opt[Token] = None
+    tokens_in: TokenCount | None = None
+    tokens_out: TokenCount | None = None
+    tokens_accepted: TokenCount | None = None
+    tokens_delivered: TokenCount | None = None
+    cache_hit_tokens: TokenCount | None = None
+    spec_proposed: TokenCount | None = None
+    spec_accepted: TokenCount | None = None
+    decision: UInt | None = None
+    delivered_fidelity: FidelityLevel | None = None
+    weights_digest: Digest | None = None
+    precision: Label | None = None
+    reason: Token | None = None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
         if self.counted_by == "none" and self.tokens_out is not None:
             raise ValueError("tokens_out is counted although counted_by is none")
         if self.spec_accepted is not None and self.spec_accepted > (self.spec_proposed or 0):
             raise ValueError("spec_accepted exceeds spec_proposed")
-        return self

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
-
-from pydantic import Field, model_validator
+import re
+from functools import lru_cache
+from typing import Literal
 
 from mesh.schema.energy import Energy
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import ServeOutcome
-from mesh.schema.value import Digest, FidelityLevel, Id16, Name, Opt, TokenCount, UInt, Value
+from mesh.schema.value import Digest, FidelityLevel, Id16, MaxTokens, Name, UInt, Value
 
 VERSION = "mesh/1"
 
 # engine/version/so-hash16/arch-isa/device-class/driver; `told:` marks a part that was claimed, not seen.
 _PART = r"(told:)?[A-Za-z0-9._+-]{1,64}"
-BackendId = Annotated[str, Field(pattern=rf"^{_PART}(/{_PART}){{5}}$")]
+_BACKEND_ID = re.compile(rf"{_PART}(/{_PART}){{5}}")
 
 
 class EngineBlock(Value):
     """What ran, as its gateway knew it before the serve. `deterministic` is the claim that replay holds it to."""
 
-    backend_id: BackendId
+    backend_id: str
     recipe_id: Name
     fidelity: FidelityLevel
     deterministic: bool
     settings_digest: Digest
     process: Id16
-    weights_digest: Opt[Digest] = None
-    template_digest: Opt[Digest] = None
-    blueprint_id: Opt[Digest] = None
-    model_artifact_digest: Opt[Digest] = None
-    runtime_recipe_digest: Opt[Digest] = None
-    route_digest: Opt[Digest] = None
-    launch_digest: Opt[Digest] = None
+    weights_digest: Digest | None = None
+    template_digest: Digest | None = None
+    blueprint_id: Digest | None = None
+    model_artifact_digest: Digest | None = None
+    runtime_recipe_digest: Digest | None = None
+    route_digest: Digest | None = None
+    launch_digest: Digest | None = None
+
+    def __post_init__(self) -> None:
+        _check_backend_id(self.backend_id)
+
+
+# One engine's receipts all have the same.
+@lru_cache(maxsize=256)
+def _check_backend_id(text: str) -> None:
+    if _BACKEND_ID.fullmatch(text) is None:
+        raise ValueError("backend_id: expected six parts of at most 64 characters A-Z a-z 0-9 . _ + -")
 
 
 class Receipt(Value):
@@ -47,18 +57,17 @@ class Receipt(Value):
     serve_id: Id16
     request_id: Digest
     prompt_hash: Digest
-    max_tokens: Annotated[TokenCount, Field(ge=1)]
+    max_tokens: MaxTokens
     started_ns: UInt
     ended_ns: UInt
     engine: EngineBlock
     outcome: ServeOutcome
     energy: Energy
-    prev: Opt[Digest] = None
-    grant_id: Opt[Digest] = None
-    output_commitment: Opt[Digest] = None
+    prev: Digest | None = None
+    grant_id: Digest | None = None
+    output_commitment: Digest | None = None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
         if (self.seq == 0) != (self.prev is None):
             raise ValueError("prev must be absent at seq 0 and there at any other")
         if self.output_commitment is not None:
@@ -69,7 +78,6 @@ class Receipt(Value):
         out = self.outcome.tokens_out
         if out is not None and out > self.max_tokens:
             raise ValueError(f"tokens_out {out} exceeds max_tokens {self.max_tokens}")
-        return self
 
     @property
     def id(self) -> ContentId:

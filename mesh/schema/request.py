@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Annotated, Self
 
 from blake3 import blake3
-from pydantic import Field, model_validator
+from msgspec import Meta
 
 from mesh.errors import SchemaError
 from mesh.schema.ids import ContentId
@@ -21,13 +21,13 @@ from mesh.schema.limits import (
     MAX_STOP_STRINGS,
     MAX_TOKEN_ID,
 )
-from mesh.schema.value import Digest, FidelityLevel, Name, Opt, TokenCount, TokenId, UInt, Value
+from mesh.schema.value import Digest, FidelityLevel, MaxTokens, Name, TokenCount, TokenId, UInt, Value
 
 MILLION = 1_000_000
 
-_Millionths = Annotated[int, Field(ge=0, le=MILLION)]
-_SignedMillionths = Annotated[int, Field(ge=-1000 * MILLION, le=1000 * MILLION)]
-_StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_STRING_BYTES)]
+_Millionths = Annotated[int, Meta(ge=0, le=MILLION)]
+_SignedMillionths = Annotated[int, Meta(ge=-1000 * MILLION, le=1000 * MILLION)]
+_StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_STRING_BYTES)]
 
 
 class Sampling(Value):
@@ -38,21 +38,21 @@ class Sampling(Value):
     matched in the output's text, `stop_ids` in its ids; with `ignore_eos` the model's own end tokens do not end it.
     """
 
-    temperature_u: Annotated[int, Field(ge=0, le=100 * MILLION)]
+    temperature_u: Annotated[int, Meta(ge=0, le=100 * MILLION)]
     top_p_u: _Millionths
-    top_k: Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+    top_k: Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
     min_p_u: _Millionths
     frequency_penalty_u: _SignedMillionths
     presence_penalty_u: _SignedMillionths
-    repetition_penalty_u: Annotated[int, Field(ge=1, le=100 * MILLION)]
+    repetition_penalty_u: Annotated[int, Meta(ge=1, le=100 * MILLION)]
     logit_bias: Annotated[
-        list[Annotated[list[int], Field(min_length=2, max_length=2)]], Field(max_length=MAX_LOGIT_BIASES)
+        list[Annotated[list[int], Meta(min_length=2, max_length=2)]], Meta(max_length=MAX_LOGIT_BIASES)
     ]
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
-    stop: Annotated[list[_StopString], Field(max_length=MAX_STOP_STRINGS)]
-    stop_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS)]
+    seed: Annotated[int, Meta(ge=0, le=MAX_SEED)]
+    stop: Annotated[list[_StopString], Meta(max_length=MAX_STOP_STRINGS)]
+    stop_ids: Annotated[list[TokenId], Meta(max_length=MAX_STOP_IDS)]
     ignore_eos: bool
-    grammar: Opt[Digest] = None
+    grammar: Digest | None = None
 
     @classmethod
     def greedy(cls) -> Self:
@@ -61,8 +61,7 @@ class Sampling(Value):
             repetition_penalty_u=MILLION, logit_bias=[], seed=0, stop=[], stop_ids=[], ignore_eos=False,
         )  # fmt: skip
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
         if self.temperature_u == 0 and self.seed != 0:
             raise ValueError(
                 "seed must be 0 where temperature_u is 0: it changes nothing and would split one request in two"
@@ -78,7 +77,6 @@ class Sampling(Value):
             raise ValueError("stop holds a string twice")
         if any(len(s.encode()) > MAX_STOP_STRING_BYTES for s in self.stop):
             raise ValueError(f"stop string is over {MAX_STOP_STRING_BYTES} bytes")
-        return self
 
 
 class ServeRequest(Value):
@@ -90,13 +88,13 @@ class ServeRequest(Value):
 
     prompt_hash: Digest
     prompt_tokens: TokenCount
-    max_tokens: Annotated[TokenCount, Field(ge=1)]
+    max_tokens: MaxTokens
     fidelity_floor: FidelityLevel
     sampling: Sampling
-    joule_ceiling_uj: Opt[UInt] = None
-    model: Opt[Name] = None
-    decision: Opt[Digest] = None
-    nonce: Opt[Digest] = None
+    joule_ceiling_uj: UInt | None = None
+    model: Name | None = None
+    decision: Digest | None = None
+    nonce: Digest | None = None
 
     @property
     def id(self) -> ContentId:

@@ -2,106 +2,142 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import Annotated, Any, Self, TypeVar
+import re
+from typing import Annotated, Any, Self, cast, dataclass_transform
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
-from pydantic_core import CoreSchema
+import msgspec
+from msgspec import Meta
 
-from mesh.errors import SchemaError
+from mesh.errors import EncodingError, SchemaError
 from mesh.schema import canonical
 from mesh.schema.limits import MAX_NAME_CHARS, MAX_TOKEN_ID, MAX_TOKENS, MAX_UINT
 
-T = TypeVar("T")
-
-
-class _NeverNull:
-    """An optional field is absent or has a value; null is neither. The Python attribute reads None when absent."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        schema = handler(source)
-        return schema["schema"] if schema["type"] == "nullable" else schema
-
-
-Opt = Annotated[T | None, _NeverNull()]
-Digest = Annotated[bytes, Field(min_length=32, max_length=32)]
-Id16 = Annotated[bytes, Field(min_length=16, max_length=16)]
-UInt = Annotated[int, Field(ge=0, le=MAX_UINT)]
-TokenCount = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
-TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
-FidelityLevel = Annotated[int, Field(ge=0, le=3)]
-# Names and reasons end up in terminals and headers: no control characters, no line breaks.
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
-Token = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?$")]
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Id16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
+UInt = Annotated[int, Meta(ge=0, le=MAX_UINT)]
+TokenCount = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
+MaxTokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
+FidelityLevel = Annotated[int, Meta(ge=0, le=3)]
+# Names and reasons end up in terminals and headers: no control characters, no line breaks. Nor lone surrogates, which
+# Python text may hold and UTF-8 cannot.
+Name = Annotated[
+    str, Meta(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+\Z")
+]
+Token = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?\Z")]
 # A technical name in the spelling of its own field: a quantization, a precision.
-Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9._+-]{1,64}$")]
+Label = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{1,64}\Z")]
+
+# Byte strings are what they are, as CBOR has them; msgspec's own formats would want base64.
+_AS_CBOR = (bytes,)
 
 
-class Value(BaseModel):
-    """A frozen value. Make it with `of`, which drops None, or `from_map`; read it back with `from_cbor`. They raise
-    SchemaError; calling the class raises pydantic's own ValidationError, as pydantic's users expect. Lists in a value
-    are lists, as the wire has them: whoever holds one leaves it alone."""
+# What every class of values is made with. No value can hold itself, so the garbage collector need not look for cycles.
+_OPTIONS: dict[str, Any] = {
+    "frozen": True,
+    "kw_only": True,
+    "forbid_unknown_fields": True,
+    "omit_defaults": True,
+    "gc": False,
+}
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True, ser_json_bytes="hex")
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        # Fields are declared in the order that reads best; pydantic is shown them in canonical map order, so that what
-        # it makes of a value needs no sorting before it is encoded.
-        own = inspect.get_annotations(cls)
-        cls.__annotations__ = {name: own[name] for name in sorted(own, key=canonical.key_order)}
-        super().__init_subclass__(**kwargs)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class _ValueType(msgspec.StructMeta):
+    """Fields are declared in the order that reads best; msgspec is shown them in canonical map order, so that what it
+    makes of a value needs no sorting before it is encoded. Calling the class validates, as `of` does: msgspec by itself
+    would take whatever it is given."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> _ValueType:
+        own = namespace.get("__annotations__", {})
+        namespace["__annotations__"] = {field: own[field] for field in sorted(own, key=canonical.key_order)}
+        return super().__new__(cls, name, bases, namespace, **_OPTIONS | options)
+
+    def __call__(cls, **fields: Any) -> Any:
+        return cast(type[Value], cls).from_map(fields)
+
+
+class Value(msgspec.Struct, metaclass=_ValueType):
+    """A frozen value. Make it with `of` or `from_map`, to which None is absence (on the
+    wire there is no null); read it back with `from_cbor`. They
+    raise SchemaError. Lists in a value are lists, as the wire has them: whoever holds one leaves it alone."""
 
     @classmethod
     def of(cls, **fields: Any) -> Self:
-        return cls.from_map({name: value for name, value in fields.items() if value is not None})
+        return cls.from_map(fields)
 
     @classmethod
     def from_map(cls, fields: Any) -> Self:
         try:
-            # what model_validate calls, without its arguments that are not for here
-            value: Self = cls.__pydantic_validator__.validate_python(fields)
-        except ValidationError as e:
+            return msgspec.convert(fields, cls, builtin_types=_AS_CBOR)
+        except msgspec.ValidationError as e:
             raise SchemaError(f"{cls.what()}: {explain(e)}") from None
-        return value
+        except UnicodeEncodeError as e:
+            raise SchemaError(f"{cls.what()}: text is not valid unicode: {e.reason}") from None
 
     @classmethod
     def from_cbor(cls, data: bytes, *, max_bytes: int) -> Self:
         """The value whose canonical encoding `data` is. Raises EncodingError where it is no canonical encoding at all,
         SchemaError where it encodes something else."""
-        fields = canonical.parse_ordered(data, max_bytes=max_bytes)
         try:
-            value = cls.from_map(fields)
-        except SchemaError:
+            value = msgspec.convert(canonical.parse_unchecked(data, max_bytes=max_bytes), cls, builtin_types=_AS_CBOR)
+        except msgspec.ValidationError as e:
             canonical.decode(data, max_bytes=max_bytes)
-            raise
-        # the fields are strict, so none has let a type through that a payload may not hold
-        canonical.check_spelling(fields, data)
+            raise SchemaError(f"{cls.what()}: {explain(e)}") from None
+        # A value has one encoding, so bytes that differ from it are misspelled: `decode` says how.
+        if value.to_cbor() != data:
+            canonical.decode(data, max_bytes=max_bytes)
+            raise EncodingError("not the canonical encoding")
         return value
 
     @classmethod
     def what(cls) -> str:
         return "".join(" " + c.lower() if c.isupper() else c for c in cls.__name__).strip()
 
+    @classmethod
+    def required(cls) -> dict[str, bool]:
+        """The fields' names, in canonical order, and whether each must be there."""
+        return {field.name: field.required for field in msgspec.structs.fields(cls)}
+
     def to_map(self) -> dict[str, Any]:
         """The value as a map in canonical key order, absent fields left out."""
-        fields: dict[str, Any] = self.__pydantic_serializer__.to_python(self, exclude_none=True)
+        fields: dict[str, Any] = msgspec.to_builtins(self, builtin_types=_AS_CBOR)
         return fields
 
     def to_cbor(self) -> bytes:
         return canonical.encode_ordered(self.to_map())
 
 
-def explain(error: ValidationError) -> str:
-    """The first fault of a validation, as `field: what is wrong`."""
-    faults = error.errors(include_url=False, include_input=False)
-    first = faults[0]
-    path = ".".join(_shown(str(part)) for part in first["loc"])
-    message = {
-        "extra_forbidden": "unknown field",
-        "missing": "missing",
-    }.get(first["type"], first["msg"][:1].lower() + first["msg"][1:])
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return f"{path}: {message}{more}" if path else f"{message}{more}"
+def fits(text: object, kind: Any) -> bool:
+    """Whether a field of this kind could hold the text."""
+    try:
+        msgspec.convert(text, kind, builtin_types=_AS_CBOR)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+_FAULT = re.compile(r"(?s)(?P<what>.*?)(?: - at `(?P<key>key)` in `\$(?P<map>.*)`| - at `\$(?P<path>.*)`)?\Z")
+_OF_A_FIELD = re.compile(r"(?s)Object (?:contains (?P<unknown>unknown)|missing required) field `(?P<name>.*)`\Z")
+_CBOR_NAMES = {"object": "map", "str": "text", "bytes": "byte string"}
+
+
+def explain(error: msgspec.ValidationError) -> str:
+    """The first fault of a validation, as `field: what is wrong`; never what was given."""
+    fault = _FAULT.match(str(error))
+    assert fault is not None
+    path, what = (fault["path"] or fault["map"] or "").lstrip("."), fault["what"]
+    if field := _OF_A_FIELD.match(what):
+        path = f"{path}.{_shown(field['name'])}".lstrip(".")
+        what = "unknown field" if field["unknown"] else "missing"
+    elif fault["key"]:
+        what = "a key is not text"
+    elif what.startswith("Invalid enum value"):
+        what = "none of the words that are allowed"
+    else:
+        what = re.sub(r"`(\w+)`", lambda kind: _CBOR_NAMES.get(kind[1], kind[1]), what)
+        what = what[:1].lower() + what[1:]
+    return f"{path}: {what}" if path else what
 
 
 def _shown(name: str) -> str:

@@ -76,7 +76,7 @@ class Case:
 
 
 def _fields(disclosure: Disclosure) -> dict[str, Any]:
-    return {name: getattr(disclosure, name) for name in type(disclosure).model_fields}
+    return {name: getattr(disclosure, name) for name in type(disclosure).required()}
 
 
 def make_request(*, max_tokens: int = 12, prompt: str = PROMPT, **changes: Any) -> ServeRequest:

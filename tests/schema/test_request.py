@@ -92,7 +92,7 @@ def test_request_id_commits_to_every_field():
         "sampling": {**base["sampling"], "top_k": 41}, "joule_ceiling_uj": 1, "model": "other",
         "decision": samples.digest(98), "nonce": samples.digest(97),
     }  # fmt: skip
-    assert changed.keys() == ServeRequest.model_fields.keys()
+    assert changed.keys() == ServeRequest.required().keys()
     ids = {ServeRequest.from_map(base).id}
     ids |= {ServeRequest.from_map({**base, name: value}).id for name, value in changed.items()}
     ids |= {

@@ -158,7 +158,7 @@ def test_engine_that_breaks_a_promise_is_sealed_as_failed(folder: Path, change: 
 def test_length_without_max_tokens_is_a_broken_promise(folder: Path) -> None:
     class Short(ReferenceEngine):
         async def serve(self, request: Any, prompt: Any, sink: Any) -> Served:
-            short = type(request).of(**{**dict(request), "max_tokens": 3})
+            short = type(request).of(**{**request.to_map(), "max_tokens": 3})
             return await super().serve(short, prompt, sink)
 
     async def main() -> SealedServe:
@@ -447,7 +447,7 @@ def test_claim_of_determinism_is_the_engines_per_request(folder: Path) -> None:
         async with running(folder) as steward:
             engine = OnlyGreedy(fidelity=Fidelity.F1)
             greedy = request().sampling
-            warm = type(greedy).of(**{**dict(greedy), "temperature_u": 700_000, "seed": 5})
+            warm = type(greedy).of(**{**greedy.to_map(), "temperature_u": 700_000, "seed": 5})
             claims = []
             for sampling in (greedy, warm, greedy):
                 served = await serve(steward, engine, sampling=sampling)
