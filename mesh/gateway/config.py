@@ -15,13 +15,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from mesh.errors import SchemaError, UsageError
 from mesh.schema.ids import ContentId
-from mesh.schema.limits import MAX_NAME_CHARS, MAX_TOKENS
+from mesh.schema.limits import MAX_TOKENS
 from mesh.schema.request import MILLION
-from mesh.schema.value import Name
+from mesh.schema.value import Name, fits
 
 _MAX_CONFIG_BYTES = 1 << 20
 _DAY_NS = 24 * 3600 * 10**9
@@ -99,10 +99,19 @@ class AuthConfig(_Table):
         return keys
 
 
+def _sealable(name: str) -> str:
+    if not fits(name, Name):
+        raise ValueError("not a name that a receipt can hold: 1 to 256 printable characters")
+    return name
+
+
+ModelName = Annotated[str, AfterValidator(_sealable)]
+
+
 class GgufBackend(_Table):
     kind: Literal["gguf"]
     path: Annotated[str, Field(min_length=1)]
-    name: Annotated[Name, Field(max_length=MAX_NAME_CHARS)] | None = None
+    name: ModelName | None = None
     slots: Annotated[int, Field(ge=1, le=64)] | None = None
     context_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     kv_type: Literal["q8_0", "f16", "f32"] | None = None
@@ -114,7 +123,7 @@ class GgufBackend(_Table):
 
 class ReferenceBackend(_Table):
     kind: Literal["reference"]
-    name: Name = "reference"
+    name: ModelName = "reference"
     context_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1_000_000
     slots: Annotated[int, Field(ge=1, le=4096)] = 64
 
@@ -147,15 +156,13 @@ class MeshConfig(_Table):
 
     @classmethod
     def load(cls, path: Path) -> MeshConfig:
-        """Raises UsageError, also where the file cannot be read."""
+        """Raises UsageError for what it says, OSError where it cannot be read."""
         try:
             with path.open("rb") as file:
                 data = file.read(_MAX_CONFIG_BYTES + 1)
             if len(data) > _MAX_CONFIG_BYTES:
                 raise UsageError(f"{path}: over {_MAX_CONFIG_BYTES} bytes")
             return cls.from_toml(data.decode("utf-8"), source=str(path))
-        except OSError as e:
-            raise UsageError(f"{path}: {e.strerror or e}") from None
         except UnicodeDecodeError:
             raise UsageError(f"{path}: not valid utf-8") from None
 

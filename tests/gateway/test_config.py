@@ -98,8 +98,14 @@ def test_key_given_in_place_of_its_digest_is_not_repeated() -> None:
     assert "sk-secret" not in said
 
 
+@pytest.mark.parametrize("name", ['""', '"a\\nb"', '"\\u001b[31m"', f'"{"x" * 257}"'])
+@pytest.mark.parametrize("kind", ['"reference"', '"gguf"\npath = "model.gguf"'])
+def test_names_that_no_receipt_can_hold_are_refused(kind: str, name: str) -> None:
+    assert "backend.0.name: not a name that a receipt can hold" in fault(f"[[backend]]\nkind = {kind}\nname = {name}\n")
+
+
 def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"absent\.toml: No such file"):
+    with pytest.raises(FileNotFoundError, match=r"absent\.toml"):
         MeshConfig.load(tmp_path / "absent.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff")
     with pytest.raises(UsageError, match="not valid utf-8"):
