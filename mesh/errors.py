@@ -32,7 +32,7 @@
     ├── LedgerError                the ledger cannot be used
     │   ├── LedgerLocked           another process owns it
     │   ├── LedgerVersion          it was written by a newer format
-    │   ├── LedgerCorrupt          it contradicts itself or its last signed checkpoint
+    │   ├── LedgerCorrupt          it is no ledger, damaged, or contradicts itself or its last checkpoint
     │   └── LedgerUnwritable       the disk is full or read-only; nothing may be served
     ├── KeyFileError               the signing key is missing, malformed or readable by others
     └── UsageError                 a command line or configuration that cannot be followed

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.console import emit, note, printable_text
+from mesh.cli.console import emit, note, stream_out
 from mesh.cli.engines import positive
 from mesh.cli.exits import ACCEPTED
 from mesh.cli.newfile import PRIVATE, write_new
@@ -154,10 +154,8 @@ class Talk:
         return {name: str(path) for name, path in paths.items()}
 
     def _print(self, text: str) -> None:
-        if not self.quiet and text:
-            # what a model says must not drive a terminal; a file gets it as it is
-            sys.stdout.write(printable_text(text) if sys.stdout.isatty() else text)
-            sys.stdout.flush()
+        if not self.quiet:
+            stream_out(text)
 
 
 def _first_model(gateway: Gateway) -> str:

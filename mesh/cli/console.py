@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Mapping
@@ -17,10 +18,18 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Print one line about the run: progress, a warning, an error."""
+    """Print one line about the run: progress, a warning, an error. A stderr that takes nothing stops no command."""
     sys.stdout.flush()
-    sys.stderr.write(printable(" ".join(text.split())) + "\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.write(printable(" ".join(text.split())) + "\n")
+        sys.stderr.flush()
+
+
+def stream_out(text: str) -> None:
+    """Print a piece of a model's answer as it comes. It must not drive a terminal; a file gets it as it is."""
+    if text:
+        sys.stdout.write(printable_text(text) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
 
 
 def emit(value: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.console import emit, note, say
+from mesh.cli.console import emit, note, say, stream_out
 from mesh.cli.engines import PACKAGED, EngineSpec, packaged_model, watts_u
 from mesh.cli.exits import DIVERGED
 from mesh.errors import MeshError, UsageError
@@ -33,16 +33,19 @@ DEMO_WATTS = "10"
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
-        "demo", help="a sealed serve on a real model, verified, replayed, and two frauds caught"
+        "demo",
+        help="a sealed serve on a real model, verified, replayed, and two frauds caught",
+        description="Serves a model on loopback, asks it one question, checks and replays the receipt, and shows that "
+        "a changed answer and a falsified serve are caught. Keeps nothing. Exit code 10 where one of these fails.",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--gguf", default=PACKAGED, metavar="FILE", help="another model than the packaged SmolLM2")
     which.add_argument("--reference", action="store_true", help="the reference engine, no model")
-    parser.add_argument("--question", default=QUESTION)
+    parser.add_argument("--question", default=QUESTION, metavar="TEXT", help="what to ask the model")
     parser.add_argument(
-        "--cpu-watts", type=watts_u, default=watts_u(DEMO_WATTS), metavar="W", help="watts of one core (10)"
+        "--cpu-watts", type=watts_u, default=watts_u(DEMO_WATTS), metavar="W", help="watts of one busy core (10)"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
 
@@ -157,15 +160,15 @@ async def _ask(url: str, model: str, question: str, *, quiet: bool) -> _Answer:
             extra_body={"mesh": {"disclose": True}},
         )
         if not quiet:
-            print(f"> {question}\n", flush=True)
+            say(f"> {question}\n")
         async for chunk in stream:
             told = (chunk.model_extra or {}).get("mesh") or told
             text = (chunk.choices[0].delta.content or "") if chunk.choices else ""
             parts.append(text)
             if not quiet:
-                print(text, end="", flush=True)
+                stream_out(text)
     if not quiet:
-        print(flush=True)
+        say()
     packed = told["disclosure"]
     disclosure = base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))
     return _Answer("".join(parts), ContentId.from_text(told["receipt_id"]), disclosure)

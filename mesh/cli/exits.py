@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh.errors import Invalid, MeshError, Refused, Undecidable, UsageError
+from mesh.errors import Invalid, LedgerCorrupt, MeshError, Refused, Undecidable, UsageError
 
 ACCEPTED = 0
 BUG = 1
@@ -19,7 +19,7 @@ def exit_code(error: Exception) -> int | None:
     match error:
         case UsageError():
             return USAGE
-        case Invalid() | Refused():
+        case Invalid() | Refused() | LedgerCorrupt():
             return REFUSED
         case Undecidable():
             return UNDECIDED

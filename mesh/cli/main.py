@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
+import shutil
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import mesh
 from mesh.cli import chat, demo, disclose, key, receipts, replay, serve, verify, weights
@@ -19,17 +21,29 @@ COMMANDS = (demo, serve, chat, receipts, verify, disclose, replay, key, weights)
 
 _EXITS = """exit codes: 0 accepted or verified, 10 refused, diverged or malformed, 11 cannot be decided,
 2 wrong usage, 3 could not run"""
+_HELP_WIDTH = 100
+
+
+class _Help(argparse.HelpFormatter):
+    """Lines that stay readable in a wide terminal."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=min(shutil.get_terminal_size().columns - 2, _HELP_WIDTH))
 
 
 class _Parser(argparse.ArgumentParser):
     """Reports a wrong command line like every other error: one line, or one JSON object."""
+
+    def __init__(self, **options: Any) -> None:
+        # no abbreviations: what a script writes today must not become ambiguous with the next option
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
 def parser() -> argparse.ArgumentParser:
-    top = _Parser(prog="mesh", description=mesh.__doc__, epilog=_EXITS, allow_abbrev=False)
+    top = _Parser(prog="mesh", description=mesh.__doc__, epilog=_EXITS)
     top.add_argument("--version", action="version", version=f"mesh {mesh.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
@@ -40,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     as_json = "--json" in arguments
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character is no reason to fail
@@ -55,19 +70,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # whoever read the output has gone; what is still buffered must not fail again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read it has gone
         return NOT_RUN
     except Exception as e:
         found = exit_code(e)
         if found is None:
             raise
-        message = describe(e)
-        if as_json:
-            emit({"error": {"code": error_code(e), "message": message}})
-        else:
-            note(f"{where}: {message}")
+        _report(e, where, as_json=as_json)
         return found
+
+
+def _report(error: Exception, where: str, *, as_json: bool) -> None:
+    """Say what went wrong on the stream that is meant for it; on stderr where stdout takes nothing."""
+    message = describe(error)
+    try:
+        if as_json:
+            emit({"error": {"code": error_code(error), "message": message}})
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+        as_json = False
+    if not as_json:
+        note(f"{where}: {message}")
+
+
+def _drop_output() -> None:
+    """What is still buffered for stdout must not fail again at exit."""
+    with contextlib.suppress(OSError, ValueError):  # no stream of the system, but one that a test put there
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _open_closed_streams() -> None:
+    """Give the number of a standard stream that was closed to something that fails when used, so that no file opened
+    later gets it and is written over with messages. What is said on a closed stderr is lost."""
+    for number, name, mode, access in (
+        (0, "stdin", "r", os.O_WRONLY),
+        (1, "stdout", "w", os.O_RDONLY),
+        (2, "stderr", "w", os.O_WRONLY),
+    ):
+        if getattr(sys, name) is None and os.open(os.devnull, access) == number:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - for the rest of the run
 
 
 def describe(error: Exception) -> str:

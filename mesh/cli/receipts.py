@@ -30,8 +30,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     listing = actions.add_parser("list", help="the newest receipts, or all")
-    listing.add_argument("--limit", type=positive, default=20, metavar="N", help="how many, newest first (20)")
-    listing.add_argument("--all", action="store_true", help="all of them, newest first")
+    how_many = listing.add_mutually_exclusive_group()
+    how_many.add_argument("--limit", type=positive, default=20, metavar="N", help="how many, newest first (20)")
+    how_many.add_argument("--all", action="store_true", help="all of them, newest first")
     listing.set_defaults(run=run_list)
 
     showing = actions.add_parser("show", help="one receipt in words")

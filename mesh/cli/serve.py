@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.cli.console import emit, note
-from mesh.cli.engines import PACKAGED, EngineSpec, add_engine_flags, packaged_model, positive, spec_of
+from mesh.cli.engines import ENGINE_FLAGS, PACKAGED, EngineSpec, add_engine_flags, packaged_model, positive, spec_of
 from mesh.cli.state import State, add_state_flag, state_of
 from mesh.errors import UsageError
 
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="keep prompts and answers so long, to be disclosed later"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout once it serves")
+    parser.add_argument("--json", action="store_true", help="print one JSON object once it serves")
     add_state_flag(parser)
     add_engine_flags(parser, required=False)
     parser.set_defaults(run=run)
@@ -73,8 +73,12 @@ def _plan(args: argparse.Namespace) -> _Plan:
             raise UsageError("name an engine (--gguf FILE or --reference) or a --config")
         keep_ns = None if args.keep_days is None else args.keep_days * _DAY_NS
         return _Plan(state_of(args), spec_of(args), _overridden(GatewayConfig(), args), [], keep_ns)
-    if has_engine or args.cpu_watts is not None or args.keep_days is not None:
-        raise UsageError("--config says which engine, meter and disclosures; their flags do not go with it")
+    given = [flag for flag in ENGINE_FLAGS if getattr(args, flag) not in (None, False)]
+    if args.keep_days is not None:
+        given.append("keep_days")
+    if given:
+        names = ", ".join(f"--{flag.replace('_', '-')}" for flag in given)
+        raise UsageError(f"--config says which engine, meter and disclosures; {names} does not go with it")
     config = MeshConfig.load(args.config)
     base = args.config.parent
     state = State(base / config.state.dir) if args.state is None else state_of(args)

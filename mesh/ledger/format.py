@@ -114,7 +114,7 @@ def connect(path: Path, *, mode: str, immutable: bool = False) -> sqlite3.Connec
 
 
 def check_format(db: sqlite3.Connection, path: Path, *, steps: Sequence[Step] = STEPS) -> int:
-    """The file's format version, 0 for a file without any content. Raises LedgerVersion for a newer one, LedgerError
+    """The file's format version, 0 for a file without any content. Raises LedgerVersion for a newer one, LedgerCorrupt
     for a file that is no ledger."""
     application = pragma(db, "application_id")
     version = pragma(db, "user_version")
@@ -123,7 +123,7 @@ def check_format(db: sqlite3.Connection, path: Path, *, steps: Sequence[Step] = 
         # to SQLite a file shorter than its own header is an empty database
         if application == 0 and version == 0 and empty and not 0 < path.stat().st_size < _HEADER_BYTES:
             return 0
-        raise LedgerError(f"{path}: is not a ledger (application id {application:#x}, expected {APPLICATION_ID:#x})")
+        raise LedgerCorrupt(f"{path}: is not a ledger (application id {application:#x}, expected {APPLICATION_ID:#x})")
     if version > len(steps):
         raise LedgerVersion(f"ledger {path}: format {version} is newer than this program's {len(steps)}")
     return version

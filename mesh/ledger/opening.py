@@ -60,7 +60,7 @@ def open_file(path: Path, steward: bytes) -> Opened:
             db.close()
         if isinstance(e, sqlite3.Error):
             if primary_code(e) == sqlite3.SQLITE_NOTADB:
-                raise LedgerError(f"{path}: is not a ledger") from None
+                raise LedgerCorrupt(f"{path}: is not a ledger") from None
             raise translate(e, path) from None
         raise
 

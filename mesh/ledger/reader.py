@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from mesh.errors import LedgerError, LedgerUnwritable
+from mesh.errors import LedgerCorrupt, LedgerError, LedgerUnwritable
 from mesh.ledger.format import check_format, connect, primary_code, translate, wal_path
 from mesh.ledger.values import Entry, Idempotency, Intent, Kept
 
@@ -182,7 +182,7 @@ def _open(path: Path) -> tuple[sqlite3.Connection, bool]:
         return _checked(connect(path, mode="ro"), path), True
     except sqlite3.Error as e:
         if primary_code(e) == sqlite3.SQLITE_NOTADB:
-            raise LedgerError(f"{path}: is not a ledger") from None
+            raise LedgerCorrupt(f"{path}: is not a ledger") from None
         if primary_code(e) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or not os.access(path, os.R_OK):
             raise
     # SQLite wants to make its -wal and -shm files and may not: a read-only directory. Without a log left over there is
@@ -199,7 +199,7 @@ def _open(path: Path) -> tuple[sqlite3.Connection, bool]:
 def _checked(db: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     try:
         if check_format(db, path) == 0:
-            raise LedgerError(f"{path}: is not a ledger (it is empty)")
+            raise LedgerCorrupt(f"{path}: is not a ledger (it is empty)")
     except BaseException:
         db.close()
         raise
