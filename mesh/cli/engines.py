@@ -108,10 +108,6 @@ def packaged_model() -> Path:
     )
 
 
-async def open_engine(args: argparse.Namespace) -> ServingEngine:
-    return await start_engine(spec_of(args))
-
-
 async def start_engine(spec: EngineSpec) -> ServingEngine:
     """Start what `spec` says. Raises ModelFileError, EngineError or UsageError."""
     if spec.gguf is None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import emit, note, say
-from mesh.cli.engines import add_engine_flags, open_engine
+from mesh.cli.engines import EngineSpec, add_engine_flags, spec_of, start_engine
 from mesh.cli.trust import add_trust_flag, read_trust
-from mesh.errors import SchemaError
+from mesh.errors import Invalid, SchemaError, Undecidable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -39,12 +41,14 @@ def run(args: argparse.Namespace) -> int:
     from mesh.cli.words import verdict_words
     from mesh.schema.envelope import RECEIPT_TYPE, verify
 
+    spec = spec_of(args)
     trust = read_trust(args.trust)
     envelope = read_envelope(args.receipt)
-    sealed = verify(envelope, RECEIPT_TYPE, trust)  # before a model is loaded for nothing
+    with naming(args.receipt):
+        sealed = verify(envelope, RECEIPT_TYPE, trust)  # before a model is loaded for nothing
     disclosure = None if args.disclosure is None else read_disclosure(Path(args.disclosure))
     note("loading the engine ...")
-    verdict = asyncio.run(_replay(envelope, disclosure, trust, args))
+    verdict = asyncio.run(_replay(envelope, disclosure, trust, spec))
     if args.json:
         emit({"receipt_id": sealed.id.text, **verdict.to_json()})
     else:
@@ -61,15 +65,25 @@ def read_disclosure(path: Path) -> Disclosure:
         data = file.read(MAX_DISCLOSURE_BYTES + 1)
     if len(data) > MAX_DISCLOSURE_BYTES:
         raise SchemaError(f"{path}: over {MAX_DISCLOSURE_BYTES} bytes")
-    return Disclosure.from_bytes(data)
+    with naming(str(path)):
+        return Disclosure.from_bytes(data)
+
+
+@contextmanager
+def naming(source: str) -> Iterator[None]:
+    """Say of what is wrong with a file's bytes which file it was."""
+    try:
+        yield
+    except (Invalid, Undecidable) as e:
+        raise type(e)(f"{source}: {e}") from None
 
 
 async def _replay(
-    envelope: bytes, disclosure: Disclosure | None, trust: Collection[bytes], args: argparse.Namespace
+    envelope: bytes, disclosure: Disclosure | None, trust: Collection[bytes], spec: EngineSpec
 ) -> Verdict:
     from mesh.replay.replayer import replay
 
-    engine = await open_engine(args)
+    engine = await start_engine(spec)
     try:
         return await replay(envelope, disclosure, engine, trust)
     finally:

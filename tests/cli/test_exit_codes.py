@@ -1,0 +1,310 @@
+"""What each command ends with, one line a case, through the command as a script runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mesh.cli.demo import Falsifier
+from mesh.engine.reference import ReferenceEngine
+from mesh.schema.disclosure import Disclosure, pack_ids
+from tests.support.stewards import PROMPT, Client, request, running
+from tests.support.tiny_gguf import write_tiny_gguf
+
+WEAK = "ed25519:01" + "00" * 31
+
+# Names are those of the fixture `place`; `none` does not exist, `new-...` is made by its case.
+# The command line, its exit code, and what it has to say: on stderr where it failed, else on either stream.
+CASES = f"""
+                                                                      | 2  | COMMAND
+--version                                                             | 0  | mesh 0.
+nope                                                                  | 2  | 'nope'
+verify --nope good.cbor --trust trust                                 | 2  | --nope
+verify good.cbor --tru trust                                          | 2  | --trust
+
+verify good.cbor --trust trust                                        | 0  | good: good.cbor
+verify state --trust trust                                            | 0  | 3 good receipts
+verify good.cbor --trust stranger                                     | 11 | cannot be decided: good.cbor: trust
+verify none --trust trust                                             | 3  | none: no such file or directory
+verify folder --trust trust                                           | 3  | folder: no ledger and no receipts
+verify empty --trust trust                                            | 10 | refused: empty: structure
+verify garbage --trust trust                                          | 10 | refused: garbage: structure
+verify damaged --trust trust                                          | 10 | refused: damaged: ledger-corrupt
+verify blank --trust trust                                            | 10 | is not a ledger
+verify closed --trust trust                                           | 3  | permission denied
+verify good.cbor none --trust trust                                   | 3  | none: no such file or directory
+verify good.cbor                                                      | 2  | --trust
+verify --trust trust                                                  | 2  | FILE
+verify good.cbor --trust none                                         | 3  | none: no such file or directory
+verify good.cbor --trust folder                                       | 3  | folder: is a directory
+verify good.cbor --trust empty                                        | 2  | empty: holds no key
+verify good.cbor --trust garbage                                      | 2  | garbage: not a text file of keys
+verify good.cbor --trust ed25519:00                                   | 2  | --trust
+verify good.cbor --trust {WEAK}                                       | 10 | {WEAK}
+
+receipts                                                              | 2  | ACTION
+receipts list --state state                                           | 0  | 3 receipts of ed25519:
+receipts list --state none                                            | 3  | none: no ledger here
+receipts list --state folder                                          | 3  | folder: no ledger here
+receipts list --state garbage                                         | 3  | garbage: no ledger here
+receipts list --state damaged                                         | 10 | damaged/ledger.sqlite
+receipts list --state blank                                           | 10 | is not a ledger
+receipts list --state closed                                          | 3  | permission denied
+receipts list --state state --limit 0                                 | 2  | '0' is not a positive whole number
+receipts list --state state --limit 1 --all                           | 2  | --all
+receipts show 0 --state state                                         | 0  | seq 0, the steward's first
+receipts show 99 --state state                                        | 10 | receipt 99: not in this ledger
+receipts show nonsense --state state                                  | 2  | 'nonsense' is not a receipt id
+receipts show 0 --state damaged                                       | 10 | damaged/ledger.sqlite
+receipts show --state state                                           | 2  | ID
+receipts export 0 --state state --out new-receipt                     | 0  | 1 receipt written to new-receipt
+receipts export --all --state state --out new-archive.cborseq         | 0  | 3 receipts written
+receipts export 0 --state state --out good.cbor                       | 3  | good.cbor: file exists
+receipts export 0 --state state --out none/receipt                    | 3  | none/receipt: no such file or directory
+receipts export 0 --state none --out new-1                            | 3  | none: no ledger here
+receipts export --state state --out new-2                             | 2  | ID --all
+receipts export 0 --state state                                       | 2  | --out
+
+disclose 0 --state state --out new-disclosure                         | 0  | written to new-disclosure
+disclose 2 --state state --out new-3                                  | 10 | kept
+disclose 9 --state state --out new-4                                  | 10 | receipt 9: not in this ledger
+disclose 0 --state none --out new-5                                   | 3  | none: no ledger here
+disclose 0 --state closed --out new-6                                 | 3  | permission denied
+disclose 0 --state state --out good.cbor                              | 3  | good.cbor: file exists
+disclose 0 --state state                                              | 2  | --out
+disclose --state state --out new-7                                    | 2  | ID --from-answer
+disclose --from-answer none --out new-8                               | 3  | none: no such file or directory
+disclose --from-answer folder --out new-9                             | 3  | folder: is a directory
+disclose --from-answer empty --out new-10                             | 10 | empty: not JSON
+disclose --from-answer garbage --out new-11                           | 10 | garbage: not JSON
+disclose --from-answer plain.json --out new-12                        | 10 | plain.json: no mesh.disclosure in it
+
+replay good.cbor good.disclosure --trust trust --reference            | 0  | Verified by decode
+replay good.cbor changed.disclosure --trust trust --reference         | 10 | output: differs
+replay false.cbor false.disclosure --trust trust --reference          | 10 | Diverged at output token 3
+replay good.cbor --trust trust --reference                            | 11 | NotReplayable(no-opening)
+replay good.cbor good.disclosure --trust trust --reference --name x   | 11 | NotReplayable(other-recipe)
+replay good.cbor good.disclosure --trust stranger --reference         | 11 | ed25519:
+replay none good.disclosure --trust trust --reference                 | 3  | none: no such file or directory
+replay folder good.disclosure --trust trust --reference               | 3  | folder: is a directory
+replay empty good.disclosure --trust trust --reference                | 10 | empty: envelope
+replay garbage good.disclosure --trust trust --reference              | 10 | garbage: envelope
+replay good.cbor none --trust trust --reference                       | 3  | none: no such file or directory
+replay good.cbor folder --trust trust --reference                     | 3  | folder: is a directory
+replay good.cbor empty --trust trust --reference                      | 10 | empty: malformed cbor
+replay good.cbor garbage --trust trust --reference                    | 10 | garbage: malformed cbor
+replay good.cbor good.disclosure --trust trust --gguf none            | 3  | none: no such file or directory
+replay good.cbor good.disclosure --trust trust --gguf garbage         | 10 | garbage: magic
+replay good.cbor good.disclosure --trust trust                        | 2  | --gguf --reference
+replay good.cbor good.disclosure --trust trust --reference --slots 2  | 2  | --slots
+
+key                                                                   | 2  | ACTION
+key show --state state                                                | 0  | ed25519:
+key show --state none                                                 | 3  | none
+key show --state folder                                               | 3  | folder/key: does not exist
+key show --state garbage                                              | 3  | garbage/key
+key show --state blank                                                | 3  | blank/key: malformed
+key show --state closed                                               | 3  | closed/key
+key backup --state state --out new-key                                | 0  | copied to new-key
+key backup --state state --out good.cbor                              | 3  | good.cbor: exists already
+key backup --state state                                              | 2  | --out
+
+weights                                                               | 2  | ACTION
+weights digest tiny.gguf                                              | 0  | b3:
+weights digest none                                                   | 3  | none: no such file or directory
+weights digest folder                                                 | 10 | folder: no .gguf file
+weights digest empty                                                  | 10 | empty: magic
+weights digest garbage                                                | 10 | garbage: magic
+weights digest                                                        | 2  | PATH
+
+serve                                                                 | 2  | --gguf FILE or --reference
+serve --gguf none --state new-state-1 --port 0                        | 3  | none: no such file or directory
+serve --gguf folder --state new-state-2 --port 0                      | 10 | folder: no .gguf file
+serve --gguf empty --state new-state-3 --port 0                       | 10 | empty: magic
+serve --reference --state garbage --port 0                            | 3  | garbage
+serve --reference --state closed --port 0                             | 3  | closed/key
+serve --reference --state damaged --port 0                            | 10 | damaged/ledger.sqlite
+serve --reference --state new-state-4 --host 0.0.0.0 --port 0         | 2  | '0.0.0.0' is not loopback
+serve --reference --state new-state-5 --port 65536                    | 2  | '65536' is not a port
+serve --reference --threads 2                                         | 2  | --threads
+serve --reference --no-flash-attention                                | 2  | --no-flash-attention
+serve --config none                                                   | 3  | none: no such file or directory
+serve --config folder                                                 | 3  | folder: is a directory
+serve --config empty                                                  | 2  | empty: backend: missing
+serve --config garbage                                                | 2  | garbage: not valid utf-8
+serve --config unknown.toml                                           | 2  | unknown.toml: gateway.prot: unknown key
+serve --config unknown.toml --threads 2                               | 2  | --threads does not go with it
+
+chat --url http://127.0.0.1:1 --message x                             | 3  | http://127.0.0.1:1: connection refused
+chat --url nope --message x                                           | 2  | --url nope
+chat --message x --max-tokens none                                    | 2  | 'none' is not a positive whole number
+chat --message x --trust none                                         | 3  | none: no such file or directory
+chat --message x --disclose garbage                                   | 3  | garbage: file exists
+
+demo --gguf none                                                      | 3  | none: no such file or directory
+demo --gguf garbage                                                   | 10 | garbage: magic
+demo --gguf folder --reference                                        | 2  | --reference
+demo --reference --cpu-watts -1                                       | 2  | --cpu-watts
+"""
+
+
+def parsed(line: str) -> tuple[str, int, str]:
+    command, code, said = (cell.strip() for cell in line.split("|", 2))
+    return command, int(code), said
+
+
+TABLE = [parsed(line) for line in CASES.splitlines() if line]
+LINES = [command for command, _, _ in TABLE]
+# The first of each command and exit code gets a process of its own, and so does what root has to be kept from reading.
+FIRSTS = {(command.partition(" ")[0], code): command for command, code, _ in reversed(TABLE)}
+PROCESSES = [command for command in LINES if command in FIRSTS.values() or "closed" in command]
+HERE = [case for case in TABLE if case[0] not in PROCESSES]
+# Root reads everything: the two capabilities by which it does are given up first.
+AS_A_USER = (
+    "import ctypes, os, sys\n"
+    "if os.geteuid() == 0:\n"
+    "    for capability in (1, 2):\n"
+    "        assert ctypes.CDLL(None).prctl(24, capability, 0, 0, 0) == 0\n"
+    "os.execv(sys.executable, [sys.executable, '-m', 'mesh.cli.main', *sys.argv[1:]])\n"
+)
+
+
+def filled(place: Path, made) -> Path:
+    """Put into `place` what the cases name."""
+    shutil.copytree(made.state, place / "state")
+    for name in ("folder", "blank"):
+        (place / name).mkdir(mode=0o700)
+    for name in ("damaged", "closed"):
+        shutil.copytree(made.state, place / name)
+    (place / "damaged" / "ledger.sqlite").write_bytes((made.state / "ledger.sqlite").read_bytes()[:20_000])
+    for name in ("empty", "blank/ledger.sqlite", "blank/key"):
+        (place / name).touch(mode=0o600)
+    (place / "garbage").write_bytes(b"\xff\x00" * 150)
+    write_tiny_gguf(place / "tiny.gguf")
+    (place / "trust").write_text("ed25519:" + made.sealed[0].value.steward.hex() + "\n")
+    (place / "stranger").write_text("# somebody else\ned25519:" + b"\x01".rjust(32, b"\x58").hex() + "\n")
+    (place / "plain.json").write_text('{"choices": []}')
+    (place / "unknown.toml").write_text('[gateway]\nprot = 1\n[[backend]]\nkind = "reference"\n')
+    (place / "good.cbor").write_bytes(made.envelope)
+    disclosure = made.disclosures[0]
+    (place / "good.disclosure").write_bytes(disclosure.to_cbor())
+    ids = disclosure.output_ids
+    changed = Disclosure.from_map(disclosure.to_map() | {"output": pack_ids([*ids[:-1], ids[-1] ^ 1])})
+    (place / "changed.disclosure").write_bytes(changed.to_cbor())
+    asyncio.run(falsify(place))
+    (place / "closed").chmod(0)
+    return place
+
+
+async def falsify(place: Path) -> None:
+    engine = Falsifier(ReferenceEngine(), 3)
+    async with running(place / "other") as steward:
+        admitted = await steward.admit(request(), [engine], caller="caller")
+        serve = await steward.serve(admitted, PROMPT, Client(), serve_id=steward.new_serve_id())
+        (place / "false.cbor").write_bytes(serve.sealed.envelope)
+        (place / "false.disclosure").write_bytes(serve.disclosure().to_cbor())
+
+
+@pytest.fixture(scope="module")
+def place(made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = filled(tmp_path_factory.mktemp("cases"), made)
+    yield folder
+    (folder / "closed").chmod(0o700)
+
+
+@pytest.fixture(scope="module")
+def ended(place: Path) -> dict[str, subprocess.CompletedProcess[str]]:
+    """What came of each case that gets a process."""
+
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        how = ("-c", AS_A_USER) if "closed" in line else ("-m", "mesh.cli.main")
+        return subprocess.run(
+            [sys.executable, *how, *shlex.split(line)],
+            cwd=place,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    with ThreadPoolExecutor(3) as pool:
+        return dict(zip(PROCESSES, pool.map(run, PROCESSES), strict=True))
+
+
+def check(code: int, said: str, got: int, out: str, err: str) -> None:
+    assert got == code, err
+    assert said in (err if code in (2, 3) else out + err)
+    assert "Traceback" not in err
+    if code in (2, 3):
+        assert out == ""
+        assert re.match(r"mesh( \w+)?: ", err.splitlines()[-1])
+    if code == 2:
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("line", PROCESSES)
+def test_command_of_a_script_ends_as_it_should(ended, line: str) -> None:
+    done = ended[line]
+    _, code, said = next(case for case in TABLE if case[0] == line)
+    check(code, said, done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(("line", "code", "said"), HERE, ids=[line for line, _, _ in HERE])
+def test_command_ends_as_it_should(mesh, place: Path, line: str, code: int, said: str, monkeypatch) -> None:
+    monkeypatch.chdir(place)
+    result = mesh(*shlex.split(line))
+    check(code, said, result.code, result.out, result.err)
+
+
+@pytest.mark.parametrize(("line", "code", "said"), TABLE, ids=LINES)
+def test_command_prints_one_object_with_json(
+    mesh, place: Path, line: str, code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if line == "--version" or ("closed" in line and os.geteuid() == 0):
+        return  # no command; a file that this process can read
+    monkeypatch.chdir(place)
+    result = mesh(*shlex.split(line.replace("new-", "json-")), "--json")
+    assert result.code == code
+    told = json.loads(result.out)
+    assert type(told) is dict
+    if code in (2, 3):
+        assert set(told["error"]) == {"code", "message"}
+        assert said in told["error"]["message"]
+
+
+def test_cases_reach_every_command_and_every_exit_code() -> None:
+    from mesh.cli.main import COMMANDS
+
+    names = {command.__name__.rpartition(".")[2] for command in COMMANDS}
+    assert names <= {line.split(" ")[0] for line in LINES}
+    assert {code for _, code, _ in TABLE} == {0, 2, 3, 10, 11}
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "said"),
+    [
+        ("verify - --trust trust < good.cbor", 0, ""),
+        ("verify - --trust trust <&-", 3, "bad file descriptor"),
+        ("receipts export 0 --state state --out - >&-", 3, "bad file descriptor"),
+        ("receipts list --state state > /dev/full", 3, "no space left on device"),
+        ("receipts list --state state --json > /dev/full", 3, "no space left on device"),
+        ("receipts list --state state 2> /dev/full", 0, ""),
+        ("key backup --state state --out new-key-2 2>&-", 0, ""),
+    ],
+)
+def test_stream_that_is_closed_or_full_is_no_traceback(place: Path, shell: str, code: int, said: str) -> None:
+    line = f"{shlex.quote(sys.executable)} -m mesh.cli.main {shell}"
+    done = subprocess.run(line, shell=True, cwd=place, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert (done.stderr == "") if not said else done.stderr.endswith(f": {said}\n")
