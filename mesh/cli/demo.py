@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--gguf", default=PACKAGED, metavar="FILE", help="another model than the packaged SmolLM2")
     which.add_argument("--reference", action="store_true", help="the reference engine, no model")
-    parser.add_argument("--question", default=QUESTION, metavar="TEXT", help="what to ask the model")
+    parser.add_argument("--question", default=QUESTION, metavar="TEXT", help=f"what to ask the model ({QUESTION})")
     parser.add_argument(
         "--cpu-watts", type=watts_u, default=watts_u(DEMO_WATTS), metavar="W", help="watts of one busy core (10)"
     )

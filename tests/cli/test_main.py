@@ -47,20 +47,6 @@ def test_main_help_names_every_command(mesh) -> None:
         assert command.__name__.rpartition(".")[2] in result.out
 
 
-@pytest.mark.parametrize("command", [c.__name__.rpartition(".")[2] for c in COMMANDS])
-def test_command_has_help(mesh, command: str) -> None:
-    assert mesh(command, "--help").code == 0
-
-
-def test_command_has_json_everywhere(mesh) -> None:
-    paths = [
-        ("demo",), ("serve",), ("chat",), ("verify",), ("disclose",), ("replay",), ("key", "show"), ("key", "backup"),
-        ("receipts", "list"), ("receipts", "show"), ("receipts", "export"), ("weights", "digest"),
-    ]  # fmt: skip
-    for path in paths:
-        assert "--json" in mesh(*path, "--help").out, path
-
-
 @pytest.mark.parametrize("argv", [(), ("nope",), ("verify",), ("key",), ("receipts", "show", "--state")])
 def test_wrong_usage_is_one_line_and_exit_2(mesh, argv: tuple[str, ...]) -> None:
     result = mesh(*argv)
