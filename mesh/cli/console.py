@@ -37,6 +37,11 @@ def emit(value: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(json_safe(value), indent=2, allow_nan=False) + "\n")
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 receipt`, `2 receipts`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def printable(text: str) -> str:
     """One line with control and direction-changing characters escaped: names and messages may come from others."""
     if text.isprintable():

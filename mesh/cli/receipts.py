@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.console import emit, note, printable, say
+from mesh.cli.console import counted, emit, note, printable, say
 from mesh.cli.engines import positive
 from mesh.cli.exits import ACCEPTED
 from mesh.cli.newfile import write_new
@@ -71,9 +71,9 @@ def run_list(args: argparse.Namespace) -> int:
             told["head"] = ContentId(head).text
         emit({**told, "open_serves": open_serves, "receipts": [sealed_view(sealed) for sealed in found]})
         return ACCEPTED
-    say(f"{count} receipts of {steward_text(steward)}")
+    say(f"{counted(count, 'receipt')} of {steward_text(steward)}")
     if open_serves:
-        say(f"{open_serves} serves have begun and have no receipt yet")
+        say(f"begun and without a receipt yet: {counted(open_serves, 'serve')}")
     if found:
         _print_table(found)
     return ACCEPTED
@@ -108,7 +108,7 @@ def run_export(args: argparse.Namespace) -> int:
     if args.json:
         emit({"out": args.out, "receipts": written})
     else:
-        note(f"{written} {'receipt' if written == 1 else 'receipts'} written to {args.out}")
+        note(f"{counted(written, 'receipt')} written to {args.out}")
     return ACCEPTED
 
 

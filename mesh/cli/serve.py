@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.console import emit, note
+from mesh.cli.console import counted, emit, note
 from mesh.cli.engines import ENGINE_FLAGS, PACKAGED, EngineSpec, add_engine_flags, packaged_model, positive, spec_of
 from mesh.cli.state import State, add_state_flag, state_of
 from mesh.errors import UsageError
@@ -128,14 +128,15 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
             url = f"http://{host}:{bound}"
             steward = steward_text(mesh.steward.public)
             if mesh.recovered:
-                note(f"sealed {len(mesh.recovered)} serves that the last run left unfinished, as interrupted")
+                note(
+                    f"sealed {counted(len(mesh.recovered), 'serve')} that the last run left unfinished, as interrupted"
+                )
             check = getattr(mesh.engine, "self_check", None)
             if check is not None:
                 note(f"determinism: {check.reason}")
             if plan.keep_ns is not None:
-                note(
-                    f"prompts and answers are kept for {plan.keep_ns // _DAY_NS} days, to be disclosed to their callers"
-                )
+                days = counted(plan.keep_ns // _DAY_NS, "day")
+                note(f"prompts and answers are kept for {days}, to be disclosed to their callers")
             if plan.spec.cpu_watts_u is None:
                 note("energy: no meter; --cpu-watts gives a modelled figure")
             note(f"serving {mesh.engine.recipe_id} on {url}/v1, steward {steward}")

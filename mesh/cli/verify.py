@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.console import emit, note, say
+from mesh.cli.console import counted, emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED, UNDECIDED, error_code
 from mesh.cli.trust import add_trust_flag, read_trust
 from mesh.errors import HeaderError, Invalid, LedgerCorrupt, MeshError, SequenceError, StructureError, Undecidable
@@ -130,7 +130,7 @@ class Findings:
                 say(f"good: {label}: {sealed_line(sealed)}")
         if self.good != 1:
             for steward, (count, first, last) in self.chains.extent().items():
-                say(f"{count} good receipts of {steward_text(steward)}, seq {first} to {last}")
+                say(f"{counted(count, 'good receipt')} of {steward_text(steward)}, seq {first} to {last}")
         if self.repeated:
             say(f"{self.repeated} given more than once")
         if self.good != 1:

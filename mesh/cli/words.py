@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from mesh.cli.console import counted
 from mesh.schema.ids import ContentId, serve_id_text, steward_text
 from mesh.schema.receipt import EngineBlock, Receipt
 
@@ -53,7 +54,7 @@ def sealed_line(sealed: Sealed) -> str:
     """The same in one line."""
     value = sealed.value
     if not isinstance(value, Receipt):
-        return f"checkpoint of {value.count} receipts"
+        return f"checkpoint of {counted(value.count, 'receipt')}"
     out = value.outcome.tokens_out
     tokens = "tokens not counted" if out is None else f"{out} tokens out"
     figure = "no energy figure" if value.energy.uj is None else f"{joules(value.energy.uj)} {value.energy.basis}"
