@@ -32,9 +32,9 @@ _ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 @dataclass(frozen=True, slots=True)
 class HfTokenizer:
-    """`pieces` has, by id, the bytes that the id adds to a text: none for control tokens and for `gaps`, the ids within
-    the range that the vocabulary does not have. Pieces put together are the text, but for what `decoder.strip` takes
-    from the start of a text that nothing precedes.
+    """`pieces` has, by id, the bytes that the id adds to a text: none for control tokens and for ids within the range
+    that the vocabulary does not have; `present` has a byte per id, 1 where it has it. Pieces put together are the text,
+    but for what `decoder.strip` takes from the start of a text that nothing precedes.
 
     `digest`: `tokenizer_digest` of the files. `eos_ids` end an output unless a request says otherwise. `bos` and `eos`
     are spellings, "" where there is none.
@@ -42,7 +42,7 @@ class HfTokenizer:
 
     pieces: tuple[bytes, ...]
     special: frozenset[int]
-    gaps: frozenset[int]
+    present: bytes
     digest: bytes
     template: str | None
     bos: str
@@ -52,7 +52,7 @@ class HfTokenizer:
 
     def has(self, token: int) -> bool:
         """Whether the vocabulary has this id."""
-        return 0 <= token < len(self.pieces) and token not in self.gaps
+        return 0 <= token < len(self.present) and self.present[token] == 1
 
 
 def read_hf_tokenizer(folder: Path) -> HfTokenizer:
@@ -75,15 +75,16 @@ def read_hf_tokenizer(folder: Path) -> HfTokenizer:
             vocabulary.special.add(vocabulary.ids[spelling])
 
     size = max(vocabulary.spellings) + 1
-    pieces = [b""] * size
+    pieces, present = [b""] * size, bytearray(size)
     for token, spelling in vocabulary.spellings.items():
+        present[token] = 1
         if token not in vocabulary.special:
             pieces[token] = decoder.piece(spelling)
     bos, eos = (_spelling(config, key) or _spelling(special_map, key) or "" for key in ("bos_token", "eos_token"))
     return HfTokenizer(
         pieces=tuple(pieces),
         special=frozenset(vocabulary.special),
-        gaps=frozenset(token for token in range(size) if token not in vocabulary.spellings),
+        present=bytes(present),
         digest=tokenizer_digest(tokenizer, config, special_map, added),
         template=_template(folder, config),
         bos=bos,
