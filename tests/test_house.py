@@ -28,7 +28,7 @@ FLOOR_OF = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 
 # Third-party modules that have one place.
 PLACES = {
-    "aiohttp": ("mesh/gateway/", "mesh/engine/vllm.py"),
+    "aiohttp": ("mesh/gateway/", "mesh/engine/vllm_http.py"),
     "pynvml": ("mesh/meter/nvml.py",),
     "nacl": ("mesh/schema/envelope.py",),
     "xllamacpp": ("mesh/engine/",),

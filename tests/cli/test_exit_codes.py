@@ -128,7 +128,7 @@ weights digest empty                                                  | 10 | emp
 weights digest garbage                                                | 10 | garbage: magic
 weights digest                                                        | 2  | PATH
 
-serve                                                                 | 2  | --gguf FILE or --reference
+serve                                                                 | 2  | --gguf FILE, --vllm URL or --reference
 serve --gguf none --state new-state-1 --port 0                        | 3  | none: no such file or directory
 serve --gguf folder --state new-state-2 --port 0                      | 10 | folder: no .gguf file
 serve --gguf empty --state new-state-3 --port 0                       | 10 | empty: magic

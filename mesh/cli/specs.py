@@ -1,0 +1,57 @@
+"""What to run, in plain values: made from flags or from a `mesh.toml`, and made into an engine by `starting`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceSpec:
+    """The deterministic reference engine. None is its own default."""
+
+    name: str | None = None
+    slots: int | None = None
+    context: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GgufSpec:
+    """A GGUF model. None is the engine's default."""
+
+    path: Path
+    name: str | None = None
+    slots: int | None = None
+    context: int | None = None
+    kv_type: str | None = None
+    flash_attention: bool = True
+    threads: int | None = None
+    ubatch: int | None = None
+    chat_template: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VllmSpec:
+    """A vLLM server: one that runs at `url`, or, where that is None, one of our own, started with `executable` on the
+    folder `weights` with `flags`. `key_file` holds the bearer token that a server of others wants."""
+
+    url: str | None
+    name: str | None = None
+    model: str | None = None
+    slots: int | None = None
+    weights: Path | None = None
+    tokenizer: Path | None = None
+    chat_template: Path | None = None
+    dtype: str | None = None
+    device: str | None = None
+    key_file: Path | None = None
+    executable: str = "vllm"
+    flags: tuple[str, ...] = field(default=())
+    margins: bool = False
+
+
+# The words for what only the operator knows of a vLLM server; `VllmConfig` refuses others.
+DTYPES = ("float32", "bfloat16", "float16")
+DEVICES = ("cpu", "cuda", "rocm", "xpu", "tpu", "hpu")
+
+EngineSpec = ReferenceSpec | GgufSpec | VllmSpec

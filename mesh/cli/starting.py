@@ -1,0 +1,121 @@
+"""The one place where concrete engines are made."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
+from mesh.errors import UsageError
+
+if TYPE_CHECKING:
+    from mesh.engine.protocol import ServingEngine
+    from mesh.engine.vllm_managed import ManagedServer
+    from mesh.errors import EngineError
+
+_MAX_KEY_BYTES = 4096
+LOOPBACK = "127.0.0.1"
+
+
+async def start_engine(
+    spec: EngineSpec, *, cpu_watts_u: int | None = None, environment: Mapping[str, str] | None = None
+) -> ServingEngine:
+    """Start what `spec` says. `cpu_watts_u` microwatts of a busy core, for the estimate that a GGUF engine gives.
+    `environment` is what a server of our own inherits, by default all of this process's. Raises ModelFileError,
+    EngineError, UsageError or OSError."""
+    match spec:
+        case ReferenceSpec():
+            from mesh.engine.reference import ReferenceEngine
+
+            return ReferenceEngine(spec.name or "reference", **_given(context_tokens=spec.context, slots=spec.slots))
+        case GgufSpec():
+            return await _start_gguf(spec, cpu_watts_u)
+        case VllmSpec():
+            return await _start_vllm(spec, os.environ if environment is None else environment)
+
+
+async def _start_gguf(spec: GgufSpec, cpu_watts_u: int | None) -> ServingEngine:
+    try:
+        from mesh.engine.gguf import GgufEngine
+        from mesh.engine.gguf_described import GgufConfig
+    except ImportError as e:
+        raise UsageError(f"GGUF models need the extra: pip install 'servemesh[gguf]' ({e.name} is missing)") from None
+    options = _given(
+        slots=spec.slots,
+        context_tokens=spec.context,
+        kv_type=spec.kv_type,
+        threads=spec.threads,
+        n_ubatch=spec.ubatch,
+        chat_template=_template(spec.chat_template),
+        watts_u=cpu_watts_u,
+    )
+    return await GgufEngine.start(
+        GgufConfig(spec.path, recipe_id=spec.name or spec.path.stem, flash_attention=spec.flash_attention, **options)
+    )
+
+
+async def _start_vllm(spec: VllmSpec, environment: Mapping[str, str]) -> ServingEngine:
+    from mesh.engine.vllm import VllmEngine
+    from mesh.engine.vllm_described import VllmConfig, told_dtype
+    from mesh.engine.vllm_managed import ManagedServer, server_command
+
+    url, launch = spec.url, None
+    if url is None:
+        assert spec.weights is not None
+        port = _free_port()
+        name = spec.name or spec.weights.resolve().name
+        command = server_command(spec.executable, spec.weights, host=LOOPBACK, port=port, name=name, flags=spec.flags)
+        url = f"http://{LOOPBACK}:{port}"
+
+        def launch(on_end: Callable[[EngineError], None]) -> Awaitable[ManagedServer]:
+            return ManagedServer.start(command, env=environment, on_end=on_end)
+
+    config = VllmConfig(
+        url, recipe_id=spec.name, model=spec.model, weights=spec.weights, tokenizer=spec.tokenizer,
+        chat_template=_template(spec.chat_template), device=spec.device, margins=spec.margins,
+        dtype=spec.dtype or told_dtype(spec.flags), key=_key(spec.key_file), **_given(slots=spec.slots),
+    )  # fmt: skip
+    return await VllmEngine.start(config, launch=launch)
+
+
+def _free_port() -> int:
+    """One that nobody listens on now. Somebody may take it before the server does: the server then says so and is
+    started again."""
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were given; the engine has defaults for the rest."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _template(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"chat template {path}: not valid utf-8") from None
+
+
+def _key(path: Path | None) -> str | None:
+    """The bearer token in a file: its one line."""
+    if path is None:
+        return None
+    with path.open("rb") as file:
+        data = file.read(_MAX_KEY_BYTES + 1)
+    lines = data.split()
+    if len(data) > _MAX_KEY_BYTES or len(lines) != 1 or not lines[0].isascii():
+        raise UsageError(f"key file {path}: expected one line with a token")
+    return lines[0].decode()
+
+
+def engine_pid(engine: ServingEngine) -> Callable[[], int | None]:
+    """The process whose CPU time an engine's serves cost: its child, or this one."""
+    return lambda: getattr(engine, "pid", os.getpid())

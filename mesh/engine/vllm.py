@@ -1,0 +1,412 @@
+"""A vLLM server behind the mesh: ids in, ids out, over its HTTP interface.
+
+The server belongs to the operator, or is one of our own (`vllm_managed`). Either way it is a process that may be
+restarted, replaced or reconfigured while we look elsewhere, so it is asked what it is before each serve, and what it
+said at load is what it is held to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from mesh.engine.chat_template import ChatTemplate
+from mesh.engine.hf_model import HfModel, read_hf_model
+from mesh.engine.hf_tokenizer import HfTokenizer, read_hf_tokenizer
+from mesh.engine.protocol import Served, TokenSink
+from mesh.engine.vllm_described import (
+    ServerFacts,
+    VllmConfig,
+    backend_id,
+    check_folder,
+    choose_model,
+    settings,
+)
+from mesh.engine.vllm_http import VllmServer
+from mesh.engine.vllm_known import known
+from mesh.engine.vllm_managed import ManagedServer
+from mesh.engine.vllm_requests import completion_body, refusal_of
+from mesh.engine.vllm_selfcheck import TOKENS, Numbers, SelfCheck, measure
+from mesh.engine.vllm_stream import Chunk, Transcript, Usage, read_answer
+from mesh.engine.vllm_text import VllmText
+from mesh.errors import EngineError, EngineFailed, EngineUnavailable, EngineUnsupported, WeightsChanged
+from mesh.identity.weights import Weights, folder_weights
+from mesh.schema.ids import ContentId
+from mesh.schema.outcome import Fidelity, ServeOutcome
+from mesh.schema.request import ServeRequest
+
+Launch = Callable[[Callable[[EngineError], None]], Awaitable[ManagedServer]]
+
+_PROBES: Final = 4  # connections beside those of the serves: texts to tokenize
+_POLL_S: Final = 0.25  # between two looks at a server that is starting
+_RESTART_FIRST_S: Final = 1.0
+_RESTART_MOST_S: Final = 60.0
+# Ids that every tokenizer has, for a server whose vocabulary nobody told.
+_SMALL_VOCABULARY: Final = 256
+
+
+class VllmEngine:
+    """Made by `start`. Everything it says about itself is constant while `process` is.
+
+    `self_check` holds what was measured at load and `self_check.reason` says it in a line; `pid` is the root of our own
+    server's processes, None for somebody else's.
+    """
+
+    backend_id: str
+    recipe_id: str
+    fidelity: Fidelity
+    est_uj_per_token: int | None = None
+    weights_digest: ContentId | None
+    template_digest: ContentId | None
+    precision: str | None
+    settings: Mapping[str, Any]
+    process: bytes
+    context_tokens: int
+    slots: int
+    self_check: SelfCheck
+
+    def __init__(self, config: VllmConfig, *, launch: Launch | None, random: Callable[[int], bytes]) -> None:
+        self.slots = config.slots
+        self._config, self._launch, self._random = config, launch, random
+        self._server = VllmServer(config.url, key=config.key, connections=config.slots + _PROBES, idle_s=config.idle_s)
+        self._managed: ManagedServer | None = None
+        self._weights: Weights | None = None
+        self._model: HfModel | None = None
+        self._tokenizer: HfTokenizer | None = None
+        self._template: ChatTemplate | None = None
+        self._text: VllmText
+        self._facts: ServerFacts
+        self._up = False
+        self._closed = False
+        self._ended: EngineError | None = None  # how our own server ended, until it is up again
+        self._restarting: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._failures = 0  # starts since a serve last ended well
+
+    @classmethod
+    async def start(
+        cls, config: VllmConfig, *, launch: Launch | None = None, random: Callable[[int], bytes] = os.urandom
+    ) -> VllmEngine:
+        """Ask the server what it is, digest the model's folder and measure. With `launch` the server is ours: started
+        here, started again when it ends, stopped by `close`.
+
+        Raises UsageError for a configuration that the server contradicts, EngineUnsupported for a server that does not
+        give token ids, EngineUnavailable or EngineFailed where it does not answer, ModelFileError for an unsound
+        folder, OSError where one cannot be read.
+        """
+        kind = VllmEngine if config.text_folder is None else VllmTextEngine
+        engine = kind(config, launch=launch, random=random)
+        try:
+            await engine._open()
+        except BaseException:
+            await engine.close()
+            raise
+        return engine
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._managed is None else self._managed.pid
+
+    def deterministic(self, request: ServeRequest) -> bool:
+        return self.self_check.deterministic
+
+    def refusal(self, request: ServeRequest) -> str | None:
+        has_text = self._tokenizer is not None
+        return refusal_of(request, self.context_tokens, self._vocabulary if has_text else None, stops=has_text)
+
+    async def ready(self) -> None:
+        if not self._up:
+            raise self._unavailable()
+        await self._check_weights()
+        # callers that come at once share one look
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._meet())
+            self._asking.add_done_callback(self._asked)
+        await asyncio.shield(self._asking)
+
+    async def serve(self, request: ServeRequest, prompt: Sequence[int], sink: TokenSink) -> Served:
+        refusal = self.refusal(request)
+        if refusal is not None:
+            raise EngineFailed(f"vllm engine: {refusal}")
+        if len(prompt) != request.prompt_tokens:
+            raise EngineFailed(f"vllm engine: {len(prompt)} prompt ids, the request says {request.prompt_tokens}")
+        if not self._up:
+            raise self._unavailable()
+        transcript = Transcript(request, prompt, self._bytes_of, self._facts.fingerprint)
+        usage: Usage | None = None
+        if not sink.cancelled.is_set():
+            reading = asyncio.create_task(self._read(transcript, sink))
+            cancelled = asyncio.create_task(sink.cancelled.wait())
+            try:
+                await asyncio.wait({reading, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+                if reading.done():
+                    usage = reading.result()
+            finally:
+                # a reader that ends closes its connection, and with it the server's work
+                for task in (reading, cancelled):
+                    task.cancel()
+                await asyncio.wait({reading, cancelled})
+        self._failures = 0
+        return self._served(transcript, usage)
+
+    async def close(self) -> None:
+        self._closed, self._up = True, False
+        for task in (self._restarting, self._asking):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task})
+        await self._server.close()
+        if self._managed is not None:
+            await self._managed.stop()
+
+    # --- what it says of itself
+
+    async def _open(self) -> None:
+        config = self._config
+        if config.weights is not None:
+            self._weights = await asyncio.to_thread(folder_weights, config.weights)
+        if self._launch is not None:
+            self._managed = await self._launch(self._on_end)
+            await self._until_it_answers()
+        self._facts = await self._identify()
+        self.recipe_id = config.recipe_id or self._facts.model
+        if config.weights is not None:
+            check_folder(self._facts, config.weights)
+        await self._read_text()
+        self._describe(await self._measure())
+        await self._check_weights()  # what was digested is what the server had loaded by then
+        self._up = True
+
+    async def _identify(self) -> ServerFacts:
+        version = await self._server.version()
+        card = choose_model(await self._server.models(), self._config.model, self._server.url)
+        return ServerFacts.of(version, card, await self._server.metrics())
+
+    async def _read_text(self) -> None:
+        folder, config = self._config.text_folder, self._config
+        if folder is None:
+            return
+        self._model = await asyncio.to_thread(read_hf_model, folder)
+        tokenizer = await asyncio.to_thread(read_hf_tokenizer, folder)
+        source = config.chat_template or tokenizer.template
+        self._template = None if source is None else ChatTemplate(source, bos=tokenizer.bos, eos=tokenizer.eos)
+        self._tokenizer = tokenizer
+        self._text = VllmText(self._server, self._facts.model, tokenizer, self._template)
+        await self._text.check()
+
+    async def _measure(self) -> SelfCheck:
+        facts, config = self._facts, self._config
+        row = known(facts.version, config.device, config.dtype)
+        return await measure(
+            self._numbers, slots=self.slots, vocabulary=self._vocabulary, context_tokens=facts.context_tokens,
+            salt=lambda: self._random(16).hex(), known=None if row is None else row.evidence,
+        )  # fmt: skip
+
+    async def _numbers(self, prompt: Sequence[int], salt: str, sampling: Mapping[str, Any]) -> Numbers:
+        """One request of the self-check; the first one also says what the server calls itself."""
+        body = {
+            "model": self._facts.model, "prompt": list(prompt), "max_tokens": TOKENS, "ignore_eos": True,
+            "return_token_ids": True, "logprobs": 2, "return_tokens_as_token_ids": True, "cache_salt": salt,
+            "top_p": 1.0, "top_k": 0, "min_p": 0.0, **sampling,
+        }  # fmt: skip
+        answer = read_answer(await self._server.complete(body))
+        if not isinstance(answer, Chunk) or answer.tokens is None or answer.prompt is None or answer.chosen is None:
+            raise EngineUnsupported(
+                f"vllm server at {self._server.url}: gives no token ids (return_token_ids): too old, or no vLLM; "
+                "text is not metered by tokenizing it again"
+            )
+        if answer.prompt != tuple(prompt) or len(answer.tokens) != TOKENS:
+            raise EngineFailed(f"vllm server at {self._server.url}: clipped a prompt or an answer in the self-check")
+        if self._facts.fingerprint is None:
+            self._facts = self._facts.named(answer.fingerprint)
+        return answer.tokens, answer.chosen
+
+    def _describe(self, check: SelfCheck) -> None:
+        facts, config, model = self._facts, self._config, self._model
+        self.settings = self._settings(check)
+        self.self_check = check
+        self.backend_id = backend_id(facts, config)
+        self.context_tokens = facts.context_tokens
+        self.weights_digest = None if self._weights is None else self._weights.digest
+        self.template_digest = None if self._template is None else self._template.digest
+        rated = config.weights is not None and model is not None
+        self.fidelity = config.fidelity or (model.fidelity(config.dtype) if rated and model else Fidelity.F0)
+        self.precision = config.dtype if model is None else model.precision(config.dtype)
+        self.process = self._random(16)
+
+    def _settings(self, check: SelfCheck) -> dict[str, Any]:
+        return settings(
+            self._facts, self._config,
+            quantization=None if self._model is None else self._model.quantization or "none",
+            tokenizer=None if self._tokenizer is None else self._tokenizer.digest,
+            template=None if self._template is None else self._template.digest, probe=check.probe,
+        )  # fmt: skip
+
+    @property
+    def _vocabulary(self) -> int:
+        return _SMALL_VOCABULARY if self._tokenizer is None else len(self._tokenizer.pieces)
+
+    def _bytes_of(self, token: int) -> bytes:
+        if self._tokenizer is None:
+            return b""
+        if token >= len(self._tokenizer.pieces):
+            raise EngineFailed(f"vllm server: sent id {token}, outside the vocabulary of {len(self._tokenizer.pieces)}")
+        return self._tokenizer.pieces[token]
+
+    # --- whether it still is what it was
+
+    async def _check_weights(self) -> None:
+        changed = None if self._weights is None else await asyncio.to_thread(self._weights.changed)
+        if changed is not None:
+            raise WeightsChanged(f"model folder: {changed}: to be digested again before it is served")
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asking = None
+        if not task.cancelled():
+            task.exception()  # each caller got it
+
+    async def _meet(self) -> None:
+        """Ask the server what it is. One that was started again is measured again, and refused where it is another."""
+        try:
+            cards, surely = await self._server.met_again()
+            if surely and any((card.name, card.root) == (self._facts.model, self._facts.root) for card in cards):
+                return
+            facts = await self._identify()
+        except EngineUnavailable:
+            raise
+        except EngineError as e:
+            raise EngineUnavailable(str(e)) from None
+        difference = self._facts.difference(facts)
+        if difference is not None:
+            raise EngineUnavailable(
+                f"vllm server at {self._server.url}: no longer the one that was measured: {difference}"
+            )
+        if facts.started_s is None or facts.started_s != self._facts.started_s:
+            await self._take_again(facts)
+
+    async def _take_again(self, facts: ServerFacts) -> None:
+        """A new start of the server. Serves go on only if it gives the same numbers as before."""
+        was, described = self._facts, dict(self.settings)
+        self._facts = facts
+        try:
+            check = await self._measure()
+        except EngineError as e:
+            self._facts = was
+            raise EngineUnavailable(f"vllm server: started again, and it does not answer as it should: {e}") from None
+        now = self._settings(check)
+        changed = sorted(name for name in {*described, *now} if described.get(name) != now.get(name))
+        if changed:
+            self._facts = was
+            what = "gives other numbers" if changed == ["probe"] else f"has other settings ({', '.join(changed)})"
+            raise EngineUnavailable(f"vllm server at {self._server.url}: was started again and {what} than before")
+        self._describe(check)
+
+    # --- a server of our own
+
+    async def _until_it_answers(self) -> None:
+        """Wait for a server that is loading. Raises how it ended, if it did."""
+        while True:
+            if self._ended is not None:
+                raise self._ended
+            try:
+                await self._server.models()
+            except EngineError:
+                await asyncio.sleep(_POLL_S)
+            else:
+                return
+
+    def _on_end(self, reason: EngineError) -> None:
+        was_up, self._up = self._up, False
+        self._ended = reason
+        if was_up and not self._closed:
+            self._restarting = asyncio.create_task(self._restart())
+
+    async def _restart(self) -> None:
+        assert self._launch is not None
+        while True:
+            await asyncio.sleep(min(_RESTART_FIRST_S * 2**self._failures, _RESTART_MOST_S))
+            self._failures += 1
+            try:
+                await self._check_weights()
+                if self._managed is not None:
+                    await self._managed.stop()
+                self._ended = None
+                self._managed = await self._launch(self._on_end)
+                await self._until_it_answers()
+                await self._take_again(await self._identify())
+            except EngineError as e:
+                self._ended = e
+                continue
+            break
+        self._restarting = None
+        self._up = True
+
+    def _unavailable(self) -> EngineUnavailable:
+        if self._closed:
+            return EngineUnavailable("vllm engine: closed")
+        return EngineUnavailable(f"vllm engine: its server is started again, after: {self._ended}")
+
+    # --- one serve
+
+    async def _read(self, transcript: Transcript, sink: TokenSink) -> Usage | None:
+        body = completion_body(transcript.request, transcript.prompt, self._facts.model, margins=self._config.margins)
+        usage: Usage | None = None
+        async with self._server.stream(body) as events:
+            async for event in events:
+                if isinstance(event, Chunk):
+                    self._deliver(transcript.take(event), sink)
+                    if transcript.finish is not None and event.finish is None:
+                        return None  # complete by a stop string that the server did not see: leaving ends it
+                elif isinstance(event, Usage):
+                    usage = event
+                else:
+                    break
+        transcript.close(usage)
+        return usage
+
+    def _deliver(self, tokens: Sequence[int], sink: TokenSink) -> None:
+        for token in tokens:
+            try:
+                sink.put(token)
+            except EngineError:
+                raise
+            except Exception as e:  # noqa: BLE001 - whatever the sink's fault is, the serve has an end
+                raise EngineFailed(f"vllm engine: the sink failed: {type(e).__name__}") from None
+
+    def _served(self, transcript: Transcript, usage: Usage | None) -> Served:
+        """`tokens_out` is the server's own count, absent where it was not asked to the end."""
+        outcome = ServeOutcome.of(
+            finish=transcript.finish or "cancelled", counted_by="engine",
+            tokens_in=None if usage is None else usage.prompt_tokens,
+            tokens_out=None if usage is None else len(transcript.tokens),
+            tokens_accepted=len(transcript.tokens), cache_hit_tokens=transcript.cached,
+            delivered_fidelity=int(self.fidelity), weights_digest=self.weights_digest, precision=self.precision,
+        )  # fmt: skip
+        margins = tuple(margin for margin in transcript.margins if margin is not None)
+        whole = len(margins) == len(transcript.tokens) and not _bent(transcript.request)
+        return Served(tuple(transcript.tokens), outcome, margins if whole else None)
+
+
+class VllmTextEngine(VllmEngine):
+    """One whose model folder is at hand: a TextEngine."""
+
+    async def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        return await self._text.render(messages)
+
+    async def encode(self, text: str, *, special: bool) -> list[int]:
+        if not self._up:
+            raise self._unavailable()
+        return await self._text.encode(text, special=special)
+
+    def piece(self, token: int) -> bytes:
+        return self._text.piece(token)
+
+
+def _bent(request: ServeRequest) -> bool:
+    """Whether something moves the logits before the choice, so that their distance says nothing."""
+    sampling = request.sampling
+    return bool(sampling.logit_bias) or (
+        sampling.frequency_penalty_u, sampling.presence_penalty_u, sampling.repetition_penalty_u
+    ) != (0, 0, 1_000_000)  # fmt: skip

@@ -1,0 +1,81 @@
+"""A request in the server's terms: what is sent, and what it would not do as asked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from mesh.schema.request import MILLION, ServeRequest
+
+# Between 0 and this vLLM takes another temperature than it is given.
+_LEAST_TEMPERATURE_U: Final = 10_000
+_MOST_PENALTY_U: Final = 2 * MILLION
+_MOST_BIAS_U: Final = 100 * MILLION  # beyond it a bias is clamped
+
+
+def refusal_of(request: ServeRequest, context_tokens: int, vocabulary: int | None, *, stops: bool) -> str | None:
+    """Why a vLLM server would not do what the request asks, naming the field. `vocabulary` None: not known here.
+    `stops`: whether stop strings can be found in its ids."""
+    sampling = request.sampling
+    if request.decision is not None:
+        return "decision: this engine makes no typed decisions"
+    if sampling.grammar is not None:
+        return "grammar: this engine follows none"
+    if 0 < sampling.temperature_u < _LEAST_TEMPERATURE_U:
+        return "temperature: vLLM takes 0, or 0.01 and more; anything between it would raise to 0.01"
+    if sampling.top_p_u == 0:
+        return "top_p: vLLM takes more than 0"
+    for name in ("frequency_penalty", "presence_penalty"):
+        if abs(getattr(sampling, f"{name}_u")) > _MOST_PENALTY_U:
+            return f"{name}: vLLM takes -2 to 2"
+    if any(abs(bias) > _MOST_BIAS_U for _, bias in sampling.logit_bias):
+        return "logit_bias: vLLM clamps what is beyond 100"
+    if vocabulary is not None:
+        for name, ids in (("logit_bias", [i for i, _ in sampling.logit_bias]), ("stop_ids", sampling.stop_ids)):
+            if any(i >= vocabulary for i in ids):
+                return f"{name}: names an id that the vocabulary of {vocabulary} does not have"
+    if sampling.stop and not stops:
+        return "stop: the bytes of this model's tokens are not known here (no tokenizer folder)"
+    if request.prompt_tokens < 1:
+        return "prompt: empty, there is nothing to go on from"
+    needed = request.prompt_tokens + request.max_tokens
+    if needed > context_tokens:
+        return f"max_tokens: prompt and output need {needed} tokens, the context holds {context_tokens}"
+    return None
+
+
+def completion_body(request: ServeRequest, prompt: Sequence[int], model: str, *, margins: bool) -> dict[str, Any]:
+    """Every parameter of the sampling is there, so that neither the server's defaults nor the model folder's
+    generation_config.json decide anything."""
+    sampling = request.sampling
+    body: dict[str, Any] = {
+        "model": model,
+        "prompt": list(prompt),
+        "max_tokens": request.max_tokens,
+        "min_tokens": 0,
+        "n": 1,
+        "echo": False,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+        "temperature": sampling.temperature_u / MILLION,
+        "top_p": sampling.top_p_u / MILLION,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p_u / MILLION,
+        "frequency_penalty": sampling.frequency_penalty_u / MILLION,
+        "presence_penalty": sampling.presence_penalty_u / MILLION,
+        "repetition_penalty": sampling.repetition_penalty_u / MILLION,
+        "logit_bias": {str(token): bias / MILLION for token, bias in sampling.logit_bias} or None,
+        "seed": None if sampling.temperature_u == 0 else sampling.seed,
+        "stop": list(sampling.stop),
+        "stop_token_ids": list(sampling.stop_ids),
+        "ignore_eos": sampling.ignore_eos,
+        "include_stop_str_in_output": False,
+        "skip_special_tokens": True,
+        "use_beam_search": False,
+        "length_penalty": 1.0,
+        "watermarking": False,
+    }
+    if margins:
+        body |= {"logprobs": 2, "return_tokens_as_token_ids": True}
+    return body

@@ -1,0 +1,109 @@
+"""Whether this server gives the same numbers whatever else it is doing: measured at load, with as many requests at once
+as will ever be sent, on a cold prefix cache and a warm one.
+
+Ids alone would hide much: a difference in the last bit of a log-probability is the one that flips an id tomorrow. So
+both are compared, bit for bit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from blake3 import blake3
+
+TOKENS: Final = 24  # decoded for each prompt
+LONGEST: Final = 300  # ids; more than two blocks of any cache, so that a warm one is used
+FIXED: Final = 4  # prompts in the probe, however many slots there are
+
+# A request's ids and their log-probabilities.
+Numbers = tuple[tuple[int, ...], tuple[float, ...]]
+Run = Callable[[Sequence[int], str, Mapping[str, Any]], Awaitable[Numbers]]
+
+GREEDY: Final[Mapping[str, Any]] = {"temperature": 0.0, "seed": None}
+SEEDED: Final[Mapping[str, Any]] = {"temperature": 0.8, "seed": 7}
+
+
+@dataclass(frozen=True, slots=True)
+class SelfCheck:
+    """`results` by name of the comparison: None where all bits agreed, else the first position that differed. `known`:
+    the evidence that stands behind this configuration, None where there is none. `probe`: 32 bytes over the fixed
+    prompts' numbers, where they repeat."""
+
+    results: Mapping[str, int | None]
+    known: str | None
+    probe: bytes | None
+
+    @property
+    def identical(self) -> bool:
+        return all(at is None for at in self.results.values())
+
+    @property
+    def deterministic(self) -> bool:
+        return self.identical and self.known is not None
+
+    @property
+    def reason(self) -> str:
+        """One line for operators and clients."""
+        if not self.identical:
+            differ = ", ".join(f"{name} (position {at})" for name, at in self.results.items() if at is not None)
+            return f"self-check: numbers differ in {differ}: serves are not claimed to repeat"
+        agreed = "self-check: bit-identical " + ", ".join(self.results)
+        if self.known is None:
+            return (
+                f"{agreed}; but nobody has vouched for this version, device and dtype: serves are not claimed to repeat"
+            )
+        return agreed
+
+
+async def measure(
+    run: Run, *, slots: int, vocabulary: int, context_tokens: int, salt: Callable[[], str], known: str | None
+) -> SelfCheck:
+    """`run(prompt, salt, sampling)` makes one request of `TOKENS` tokens; two under one salt share the prefix cache,
+    and a salt from `salt()` is one that no cache has seen. Raises what `run` raises."""
+    longest = min(LONGEST, context_tokens - TOKENS)
+    prompts = [_prompt(n, longest, vocabulary) for n in range(max(slots, FIXED))]
+    alone = [await run(prompt, salt(), GREEDY) for prompt in prompts]
+    again = [await run(prompt, salt(), GREEDY) for prompt in prompts[:FIXED]]
+    results = {"repeat": _first_difference(alone[:FIXED], again)}
+
+    async def together(salts: Sequence[str], sampling: Mapping[str, Any]) -> list[Numbers]:
+        full = [run(prompt, one, sampling) for prompt, one in zip(prompts[:slots], salts, strict=False)]
+        return await asyncio.gather(*full)
+
+    salts = [salt() for _ in prompts]
+    results["together"] = _first_difference(alone, await together(salts, GREEDY))
+    results["warm-together"] = _first_difference(alone, await together(salts, GREEDY))
+    results["warm"] = _first_difference(alone, [await run(prompts[0], salts[0], GREEDY)])
+    seeded = [await run(prompt, salt(), SEEDED) for prompt in prompts[:FIXED]]
+    results["seeded"] = _first_difference(seeded, (await together([salt() for _ in prompts], SEEDED))[:FIXED])
+    return SelfCheck(results, known, _digest(alone[:FIXED]) if results["repeat"] is None else None)
+
+
+def _prompt(n: int, longest: int, vocabulary: int) -> list[int]:
+    """The n-th prompt: the same on every machine for one vocabulary, of a length of its own."""
+    length = max(1, longest - n * 37 % max(1, longest - 8))
+    return [(i * 7919 + n * 104_729 + 13) % vocabulary for i in range(length)]
+
+
+def _first_difference(known: Sequence[Numbers], others: Sequence[Numbers]) -> int | None:
+    """The earliest position at which two runs of one prompt differ; every prompt in `others` is compared."""
+    places = []
+    for (ids, logprobs), (other_ids, other_logprobs) in zip(known, others, strict=False):
+        pairs = list(zip(ids, logprobs, strict=True))
+        other_pairs = list(zip(other_ids, other_logprobs, strict=True))
+        if pairs != other_pairs:
+            first = next((i for i, (a, b) in enumerate(zip(pairs, other_pairs, strict=False)) if a != b), None)
+            places.append(min(len(pairs), len(other_pairs)) if first is None else first)
+    return min(places, default=None)
+
+
+def _digest(runs: Sequence[Numbers]) -> bytes:
+    """Over each run's number of ids, its ids as u32 and its log-probabilities as IEEE 754 doubles, little-endian."""
+    hasher = blake3()
+    for ids, logprobs in runs:
+        hasher.update(struct.pack(f"<Q{len(ids)}I{len(logprobs)}d", len(ids), *ids, *logprobs))
+    return hasher.digest()

@@ -1,0 +1,69 @@
+"""The text side of a vLLM server's model: its folder's tokenizer and template, held against the server's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from mesh.engine.chat_template import ChatTemplate
+from mesh.engine.hf_tokenizer import HfTokenizer
+from mesh.engine.vllm_http import VllmServer
+from mesh.errors import BadRequest, EngineError, EngineUnsupported, UsageError
+
+# Letters, digits, spaces, a line break, punctuation, accents, another script and a character of four bytes.
+_SAMPLE: Final = "The 7 quick foxes:\n\tjump over l'été, 東京 & 🙂."
+_CONVERSATION: Final = (
+    {"role": "user", "content": "What is 2+2?"},
+    {"role": "assistant", "content": "4."},
+    {"role": "user", "content": "Sure?"},
+)
+
+
+class VllmText:
+    """`model` is the name that the server knows it by. The folder is read for what HTTP cannot give: the bytes of one
+    token, and the text of a rendered chat. `check` holds both against the server."""
+
+    def __init__(self, server: VllmServer, model: str, tokenizer: HfTokenizer, template: ChatTemplate | None) -> None:
+        self._server, self._model, self._tokenizer, self._template = server, model, tokenizer, template
+
+    async def check(self) -> None:
+        """Raises UsageError where the folder is another model's, or its template another than the server's."""
+        ids = await self.encode(_SAMPLE, special=True)
+        unknown = [token for token in ids if token >= len(self._tokenizer.pieces)]
+        spelled = b"" if unknown else b"".join(self._tokenizer.pieces[token] for token in ids)
+        # a tokenizer of words may begin with a space that the text does not have
+        if spelled.decode(errors="replace").strip() != (await self._server.decode(self._model, ids)).strip():
+            raise UsageError("tokenizer folder: spells the server's tokens otherwise than the server does")
+        if self._template is None:
+            return
+        try:
+            theirs = await self._server.encode_chat(self._model, _CONVERSATION)
+        except EngineError:
+            return  # a server without a template of its own; ours is all there is
+        if await self.encode(self._template.render(_CONVERSATION), special=True) != theirs:
+            raise UsageError("chat template: gives other ids than the server's own; name the file it was started with")
+
+    async def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        if not messages:
+            raise BadRequest("messages: empty, expected at least one", param="messages")
+        if self._template is None:
+            raise BadRequest(
+                "chat template: the model folder has none and none is configured; give it a prompt instead",
+                code="no_chat_template", param="messages",
+            )  # fmt: skip
+        return await asyncio.to_thread(self._template.render, messages)
+
+    async def encode(self, text: str, *, special: bool) -> list[int]:
+        """A rendered chat brings its control tokens along; a bare text gets those that the tokenizer begins one with.
+        In both, a control token spelled in the text counts as one: the server has no way to say otherwise."""
+        ids = await self._server.encode(self._model, text, additions=not special)
+        if any(token >= len(self._tokenizer.pieces) for token in ids):
+            raise EngineUnsupported("vllm server: tokenized a text to ids that the tokenizer folder does not have")
+        return ids
+
+    def piece(self, token: int) -> bytes:
+        pieces = self._tokenizer.pieces
+        if not 0 <= token < len(pieces):
+            raise BadRequest(f"token {token}: the vocabulary has ids 0..{len(pieces) - 1}")
+        return pieces[token]
