@@ -25,8 +25,6 @@ from typing import NamedTuple
 
 # How long to go on killing what does not die: a process inside a driver may take a while, or never come back.
 KILL_S = 30.0
-# How long what outlives its server has to leave by itself. It has nothing left to finish.
-ORPHAN_GRACE_S = 5.0
 _AGAIN_S = 0.02
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -64,10 +62,10 @@ def below(roots: Collection[int], seen: Mapping[int, Seen]) -> list[int]:
     return [pid for pid in queue[len(roots) :] if not seen[pid].dead]
 
 
-def kill(pids: Sequence[int]) -> None:
+def send(number: signal.Signals, pids: Sequence[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 def main() -> int:
@@ -124,18 +122,19 @@ class Keeper:
         # the number stays this group's as long as one process is in it, also after the server itself is gone
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(server, signal.SIGTERM)
-        patience = _Patience(self._grace_s)
+        # Orphans get as long as a whole server: one of vLLM's workers takes seconds to leave, and what is killed leaves
+        # its shared memory behind.
+        kill_at = time.monotonic() + self._grace_s
         while self._reap():
-            if self._ended:
-                patience.at_most(ORPHAN_GRACE_S)
-            if patience.left_s > 0:
-                self._wait(patience.left_s)
+            left_s = kill_at - time.monotonic()
+            if left_s > 0:
+                self._wait(left_s)
                 continue
             remaining = below([os.getpid()], processes())
-            if patience.left_s < -KILL_S:
+            if left_s < -KILL_S:
                 _say("left " + ",".join(map(str, remaining)))
                 return 1
-            kill(remaining)
+            send(signal.SIGKILL, remaining)
             self._wait(_AGAIN_S)
         _say("gone")
         return 0
@@ -164,20 +163,6 @@ class Keeper:
                 self._pipe_open = False
         numbers = os.read(self._woken, 4096) if self._woken in ready else b""
         return not self._pipe_open or any(number in numbers for number in _STOPPING)
-
-
-class _Patience:
-    """A deadline that can only come nearer."""
-
-    def __init__(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds
-
-    @property
-    def left_s(self) -> float:
-        return self._until - time.monotonic()
-
-    def at_most(self, seconds: float) -> None:
-        self._until = min(self._until, time.monotonic() + seconds)
 
 
 def _fail(words: str) -> int:

@@ -9,6 +9,7 @@ import asyncio
 import collections
 import contextlib
 import logging
+import re
 import secrets
 import signal
 import sys
@@ -22,9 +23,9 @@ from mesh.errors import EngineError, EngineFailed, EngineUnsupported, UsageError
 
 # How long a server that is asked to leave has to do so.
 GRACE_S = 10.0
-_TAIL_LINES = 50
+_TAIL_LINES = 200
 _LINE_BYTES = 1000
-_SAID_LINES = 5
+_SAID_LINES = 3
 _READ_BYTES = 1 << 16
 _MARGIN_S = 5.0
 _AGAIN_S = 0.02
@@ -34,6 +35,7 @@ _MARKER = "MESH_VLLM_SERVER"
 _OURS = "the mesh sets it itself"
 _PLAIN = "the mesh speaks plain HTTP to its own server"
 _LOGS = "it can write prompts or answers into a log"
+_ERROR = re.compile(r"\b\w*(Error|Exception): ")
 _REFUSED_FLAGS = {
     "--model": _OURS, "--host": _OURS, "--port": _OURS, "--uds": _OURS, "--api-key": _OURS,
     "--served-model-name": _OURS, "--enable-prompt-tokens-details": _OURS, "--no-enable-prompt-tokens-details": _OURS,
@@ -152,7 +154,7 @@ class ManagedServer:
 
     @property
     def tail(self) -> str:
-        """The last lines that the server's processes wrote, the oldest first, printable, at most 50 KB."""
+        """The last lines that the server's processes wrote, the oldest first, printable, at most 200 KB."""
         return "\n".join(self._lines.last(_TAIL_LINES))
 
     async def stop(self) -> None:
@@ -217,17 +219,22 @@ class ManagedServer:
             self._pid.set_exception(EngineFailed(f"its keeper ended with {_how(code)}{self._said()}"))
 
     async def _sweep(self) -> None:
-        """The keeper was killed and nobody holds what it held: kill the server and what can be told to be its."""
+        """The keeper was killed and nobody holds what it held: end the server and what can be told to be its."""
         session = self._pid.result() if self._pid.done() else None
-        until = time.monotonic() + keeper.KILL_S
-        quiet = 0
+        kill_at = time.monotonic() + self._grace_s
+        quiet, asked = 0, set[int]()
         while quiet < 2:  # one look can miss what starts meanwhile
             found = await asyncio.to_thread(_survivors, session, self._marker)
-            keeper.kill(found)
-            quiet = 0 if found else quiet + 1
-            if found and time.monotonic() > until:
+            late_s = time.monotonic() - kill_at
+            if found and late_s > keeper.KILL_S:
                 self._left = found
                 return
+            if late_s > 0:
+                keeper.send(signal.SIGKILL, found)
+            else:
+                keeper.send(signal.SIGTERM, [pid for pid in found if pid not in asked])
+                asked.update(found)
+            quiet = 0 if found else quiet + 1
             await asyncio.sleep(_AGAIN_S)
 
     async def _read_output(self) -> None:
@@ -250,12 +257,15 @@ class ManagedServer:
         return ", ".join(map(str, self._left))
 
     def _said(self) -> str:
-        said = " | ".join(self._lines.last(_SAID_LINES))
+        """vLLM says a lot while it leaves, so the errors it named come first: the earliest is most often the cause."""
+        lines = self._lines.last(_TAIL_LINES)
+        errors = [line for line in lines[:-_SAID_LINES] if _ERROR.search(line)]
+        said = " | ".join(dict.fromkeys([*errors[:1], *errors[-1:], *lines[-_SAID_LINES:]]))
         return f"; it last said: {said}" if said else ""
 
 
 class _LastLines:
-    """The end of a text that comes in pieces: the last 50 lines, each cut at 1000 bytes; empty ones do not count."""
+    """The end of a text that comes in pieces: the last 200 lines, each cut at 1000 bytes; empty ones do not count."""
 
     def __init__(self) -> None:
         self._lines: collections.deque[bytes] = collections.deque(maxlen=_TAIL_LINES)
