@@ -15,6 +15,9 @@ from mesh.errors import ModelFileError
 from mesh.identity.files import open_regular
 
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024  # the largest published tokenizer.json has half of that
+# Values and objects begun, over one file: a parsed one takes up to a hundred bytes, however short it was written. The
+# largest vocabularies have 300,000 tokens and 600,000 merges of two.
+MAX_VALUES: Final = 8_000_000
 
 _MAYBE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -84,6 +87,8 @@ def read_json(folder: Path, name: str) -> JsonObject | None:
     text = read_text(folder, name)
     if text is None:
         return None
+    if sum(map(text.count, ",[{")) > MAX_VALUES:
+        raise ModelFileError(f"{name}: more than {MAX_VALUES} values")
 
     def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)

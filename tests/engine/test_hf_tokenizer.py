@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.engine.hf_decoder import read_decoder
-from mesh.engine.hf_files import MAX_FILE_BYTES, JsonObject
+from mesh.engine.hf_files import MAX_FILE_BYTES, MAX_VALUES, JsonObject
 from mesh.engine.hf_tokenizer import MAX_TEMPLATE_BYTES, MAX_VOCABULARY, HfTokenizer, read_hf_tokenizer
 from mesh.errors import ModelFileError
 
@@ -367,6 +367,11 @@ def test_a_file_over_the_limit_is_refused_before_it_is_parsed(write: Write) -> N
     refused(folder, f"chat_template.jinja: more than {MAX_TEMPLATE_BYTES} bytes")
 
 
+@pytest.mark.parametrize("item", [b"[],", b"{},", b"1,", b"["])
+def test_a_file_of_very_many_values_is_refused_before_it_is_parsed(write: Write, item: bytes) -> None:
+    refused(write(b'{"a": [' + item * (MAX_VALUES + 1)), f"tokenizer.json: more than {MAX_VALUES} values")
+
+
 def test_a_path_that_leads_to_no_regular_file_is_refused(write: Write, tmp_path: Path) -> None:
     refused(tmp_path, "no tokenizer.json in this folder")
     folder = write(document({"a": 0}))
@@ -402,8 +407,10 @@ def test_the_digest_is_of_what_decides_and_not_of_how_it_is_written(write: Write
     digest = read_hf_tokenizer(folder).digest
     assert len(digest) == 32
 
-    write(json.dumps(base, indent=3, sort_keys=True, ensure_ascii=False).encode())
+    shuffled = json.dumps(dict(reversed(base.items())), indent=3, ensure_ascii=False).encode()
+    assert read_hf_tokenizer(write(shuffled)).digest == digest
     write(base, tokenizer_config__json={**config, "chat_template": "two"}, chat_template__jinja=b"three")
+    assert read_hf_tokenizer(folder).digest == digest
     write(base, special_tokens_map__json={}, generation_config__json={"eos_token_id": 1})
     assert read_hf_tokenizer(folder).digest == digest
 
