@@ -35,7 +35,8 @@ _MARKER = "MESH_VLLM_SERVER"
 _OURS = "the mesh sets it itself"
 _PLAIN = "the mesh speaks plain HTTP to its own server"
 _LOGS = "it can write prompts or answers into a log"
-_ERROR = re.compile(r"\b\w*(Error|Exception): ")
+# (APIServer pid=7) ValueError: ...  or  (EngineCore pid=8) ERROR 11-30 08:04:54 [core.py:9] ValueError: ...
+_ERROR = re.compile(r"(\([^)]*\) )?(ERROR .*)?\b[\w.]*(Error|Exception): ")
 _REFUSED_FLAGS = {
     "--model": _OURS, "--host": _OURS, "--port": _OURS, "--uds": _OURS, "--api-key": _OURS,
     "--served-model-name": _OURS, "--enable-prompt-tokens-details": _OURS, "--no-enable-prompt-tokens-details": _OURS,
@@ -259,7 +260,7 @@ class ManagedServer:
     def _said(self) -> str:
         """vLLM says a lot while it leaves, so the errors it named come first: the earliest is most often the cause."""
         lines = self._lines.last(_TAIL_LINES)
-        errors = [line for line in lines[:-_SAID_LINES] if _ERROR.search(line)]
+        errors = [line for line in lines[:-_SAID_LINES] if _ERROR.match(line)]
         said = " | ".join(dict.fromkeys([*errors[:1], *errors[-1:], *lines[-_SAID_LINES:]]))
         return f"; it last said: {said}" if said else ""
 

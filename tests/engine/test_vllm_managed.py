@@ -57,7 +57,7 @@ def hydra():
 
 def leave(*_):
     time.sleep(0.3)
-    print("saved everything", flush=True)
+    os.write(1, b"saved everything\n")  # print is not made for a handler
     os._exit(0)
 
 for word in sys.argv[2:]:
@@ -76,10 +76,13 @@ for word in sys.argv[2:]:
             os.write(2, b"y" * 100_000)
         os.write(1, b"\nthe \x1b[31mlast\x1b[0m \xff line\n")
     elif word == "fail":
-        print("ValueError: no such dtype", *range(9), "OSError: engine died", "a", "b", "c", sep="\n")
+        print("(API pid=1) WARNING 1 [a.py:1] may lead to OSError: too many open files")
+        print("(Core pid=2) ERROR 1 [b.py:2] ValueError: no such dtype", *range(9), sep="\n")
+        print("(API pid=1) RuntimeError: engine died", "a", "b", "c", sep="\n")
     elif word == "exit-3":
         sys.exit(3)
-print("up", flush=True)
+sys.stdout.flush()
+os.write(1, b"up\n")
 wait()
 """
 TREE = ("wait", "deaf", "daemon", "hydra")
@@ -283,7 +286,8 @@ def test_a_server_that_ends_says_how_and_what_it_said(program: Path, mark: str) 
         server, ends = await start(program, mark, "fail", "exit-3")
         assert await ends.one() == (
             "vllm server: ended with exit code 3; "
-            "it last said: ValueError: no such dtype | OSError: engine died | a | b | c"
+            "it last said: (Core pid=2) ERROR 1 [b.py:2] ValueError: no such dtype | "
+            "(API pid=1) RuntimeError: engine died | a | b | c"
         )
         assert server.pid > 0
 
