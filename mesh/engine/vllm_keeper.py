@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 # How long to go on killing what does not die: a process inside a driver may take a while, or never come back.
 KILL_S = 30.0
+_TRACKER_S = 1.0
 _AGAIN_S = 0.02
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -66,6 +67,20 @@ def send(number: signal.Signals, pids: Sequence[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def kill(pids: Sequence[int], late_s: float) -> None:
+    """Kill all, `late_s` seconds after it was time to. Python's resource tracker goes last: it removes the shared
+    memory of those that were killed, once they are gone, and then leaves by itself."""
+    send(signal.SIGKILL, [pid for pid in pids if late_s > _TRACKER_S or not _is_tracker(pid)])
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"multiprocessing.resource_tracker" in file.read()
+    except OSError:
+        return False
 
 
 def main() -> int:
@@ -122,8 +137,7 @@ class Keeper:
         # the number stays this group's as long as one process is in it, also after the server itself is gone
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(server, signal.SIGTERM)
-        # Orphans get as long as a whole server: one of vLLM's workers takes seconds to leave, and what is killed leaves
-        # its shared memory behind.
+        # Orphans get as long as a whole server: vLLM's workers take seconds to leave.
         kill_at = time.monotonic() + self._grace_s
         while self._reap():
             left_s = kill_at - time.monotonic()
@@ -134,7 +148,7 @@ class Keeper:
             if left_s < -KILL_S:
                 _say("left " + ",".join(map(str, remaining)))
                 return 1
-            send(signal.SIGKILL, remaining)
+            kill(remaining, -left_s)
             self._wait(_AGAIN_S)
         _say("gone")
         return 0

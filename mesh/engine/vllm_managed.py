@@ -96,9 +96,7 @@ class ManagedServer:
     not after `stop` was called. `ended` is set in either case.
     """
 
-    def __init__(
-        self, process: Process, marker: str, on_end: Callable[[EngineError], None], grace_s: float
-    ) -> None:  # fmt: skip
+    def __init__(self, process: Process, marker: str, on_end: Callable[[EngineError], None], grace_s: float) -> None:
         assert process.stdin is not None
         self._process, self._stdin = process, process.stdin
         self._marker, self._on_end, self._grace_s = marker, on_end, grace_s
@@ -180,6 +178,7 @@ class ManagedServer:
             await self._listen()
         except asyncio.CancelledError:
             # the loop ends and nobody stopped the server; the other task was cancelled with this one
+            output.cancel()
             await asyncio.wait([output])
             output = asyncio.create_task(self._read_output())
             raise
@@ -231,7 +230,7 @@ class ManagedServer:
                 self._left = found
                 return
             if late_s > 0:
-                keeper.send(signal.SIGKILL, found)
+                keeper.kill(found, late_s)
             else:
                 keeper.send(signal.SIGTERM, [pid for pid in found if pid not in asked])
                 asked.update(found)

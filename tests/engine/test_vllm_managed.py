@@ -67,6 +67,10 @@ for word in sys.argv[2:]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     elif word == "leave-when-asked":
         signal.signal(signal.SIGTERM, leave)
+    elif word == "share":
+        from multiprocessing.shared_memory import SharedMemory
+        kept = SharedMemory(create=True, size=1)
+        os.write(1, b"shared " + kept.name.encode() + b"\n")
     elif word == "environment":
         for name, value in os.environ.items():
             print(f"{name}={value}")
@@ -228,6 +232,21 @@ def test_a_keeper_that_hangs_is_not_waited_for(program: Path, mark: str, monkeyp
         os.kill(keeper_of(mark), signal.SIGSTOP)
         await server.stop()
         assert living(mark) == {}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("act", [kill_server, kill_keeper], ids=lambda value: value.__name__)
+def test_shared_memory_of_a_killed_server_is_removed(
+    program: Path, mark: str, act: Callable[[ManagedServer, str], Awaitable[None]]
+) -> None:
+    async def scenario() -> None:
+        server, ends = await start_tree(program, mark, "ignore-term", "share")
+        memory = Path("/dev/shm", server.tail.partition("shared ")[2].split()[0])
+        assert memory.exists()
+        await act(server, mark)
+        await ends.one()
+        assert not memory.exists()
 
     asyncio.run(scenario())
 
