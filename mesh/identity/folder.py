@@ -16,13 +16,18 @@ MAX_INDEX_BYTES = 64 * 1024 * 1024
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-# Taken where they are there. Everything that turns text into ids or ids into text, and the defaults of sampling.
+# Taken where they are there. Everything that turns text into ids or ids into text, the defaults of sampling, and how
+# the weights are to be unpacked.
 SIDE_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
     "chat_template.json",
     "generation_config.json",
+    "hf_quant_config.json",
     "merges.txt",
+    "quant_config.json",
+    "quantization_config.json",
+    "quantize_config.json",
     "sentencepiece.bpe.model",
     "special_tokens_map.json",
     "spiece.model",
