@@ -31,7 +31,7 @@ from mesh.engine.vllm_requests import completion_body, refusal_of
 from mesh.engine.vllm_selfcheck import TOKENS, Numbers, SelfCheck, measure
 from mesh.engine.vllm_stream import Chunk, Transcript, Usage, read_answer
 from mesh.engine.vllm_text import VllmText
-from mesh.errors import EngineError, EngineFailed, EngineUnavailable, EngineUnsupported, WeightsChanged
+from mesh.errors import EngineError, EngineFailed, EngineUnavailable, EngineUnsupported, UsageError, WeightsChanged
 from mesh.identity.weights import Weights, folder_weights
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity, ServeOutcome
@@ -80,6 +80,7 @@ class VllmEngine:
         self._facts: ServerFacts
         self._up = False
         self._closed = False
+        self._met = False  # the server that was asked last is the one that was measured
         self._ended: EngineError | None = None  # how our own server ended, until it is up again
         self._restarting: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -177,7 +178,7 @@ class VllmEngine:
         await self._read_text()
         self._describe(await self._measure())
         await self._check_weights()  # what was digested is what the server had loaded by then
-        self._up = True
+        self._up = self._met = True
 
     async def _identify(self) -> ServerFacts:
         version = await self._server.version()
@@ -209,14 +210,17 @@ class VllmEngine:
         body = {
             "model": self._facts.model, "prompt": list(prompt), "max_tokens": TOKENS, "ignore_eos": True,
             "return_token_ids": True, "logprobs": 2, "return_tokens_as_token_ids": True, "cache_salt": salt,
-            "top_p": 1.0, "top_k": 0, "min_p": 0.0, **sampling,
+            "top_p": 1.0, "top_k": 0, "min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": 0.0,
+            "repetition_penalty": 1.0, **sampling,
         }  # fmt: skip
         answer = read_answer(await self._server.complete(body))
-        if not isinstance(answer, Chunk) or answer.tokens is None or answer.prompt is None or answer.chosen is None:
+        if not isinstance(answer, Chunk) or answer.tokens is None or answer.prompt is None:
             raise EngineUnsupported(
                 f"vllm server at {self._server.url}: gives no token ids (return_token_ids): too old, or no vLLM; "
                 "text is not metered by tokenizing it again"
             )
+        if answer.chosen is None:
+            raise EngineUnsupported(f"vllm server at {self._server.url}: gives no log-probabilities (logprobs)")
         if answer.prompt != tuple(prompt) or len(answer.tokens) != TOKENS:
             raise EngineFailed(f"vllm server at {self._server.url}: clipped a prompt or an answer in the self-check")
         if self._facts.fingerprint is None:
@@ -268,15 +272,19 @@ class VllmEngine:
             task.exception()  # each caller got it
 
     async def _meet(self) -> None:
-        """Ask the server what it is. One that was started again is measured again, and refused where it is another."""
+        """Ask the server what it is. One that was started again is measured again, and refused where it is another,
+        however often it is asked."""
+        met, self._met = self._met, False
         try:
             cards, surely = await self._server.met_again()
-            if surely and any((card.name, card.root) == (self._facts.model, self._facts.root) for card in cards):
+            same = any((card.name, card.root) == (self._facts.model, self._facts.root) for card in cards)
+            if met and surely and same:
+                self._met = True
                 return
             facts = await self._identify()
         except EngineUnavailable:
             raise
-        except EngineError as e:
+        except (EngineError, UsageError) as e:
             raise EngineUnavailable(str(e)) from None
         difference = self._facts.difference(facts)
         if difference is not None:
@@ -285,6 +293,7 @@ class VllmEngine:
             )
         if facts.started_s is None or facts.started_s != self._facts.started_s:
             await self._take_again(facts)
+        self._met = True
 
     async def _take_again(self, facts: ServerFacts) -> None:
         """A new start of the server. Serves go on only if it gives the same numbers as before."""
@@ -338,6 +347,9 @@ class VllmEngine:
                 await self._take_again(await self._identify())
             except EngineError as e:
                 self._ended = e
+                continue
+            except UsageError as e:  # it serves another model now
+                self._ended = EngineUnavailable(str(e))
                 continue
             break
         self._restarting = None

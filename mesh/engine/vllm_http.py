@@ -24,6 +24,9 @@ TEXT_S: Final = 60  # tokenizing the longest prompt
 MAX_ANSWER_BYTES: Final = 64 << 20
 _READ_BYTES: Final = 1 << 16
 _PROBE_IDLE_S: Final = 3600
+# Less than the 5 s after which the server closes a connection that is idle: a completion that is sent on one just then
+# would fail, and cannot be sent again.
+_WORK_IDLE_S: Final = 3
 
 _METRIC = re.compile(rb"^(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)", re.M)
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
@@ -71,8 +74,9 @@ class VllmServer:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=idle_s)
         self._work = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections), headers=headers, timeout=timeout
-        )
+            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_WORK_IDLE_S),
+            headers=headers, timeout=timeout,
+        )  # fmt: skip
         trace = aiohttp.TraceConfig()
         trace.on_connection_create_end.append(self._on_connection)
         self._probes = aiohttp.ClientSession(

@@ -7,6 +7,7 @@ compared with the one it was sent, and `[DONE]` after an error is an error.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
@@ -156,14 +157,19 @@ def _logprobs(
     best: list[tuple[float, float] | None] = []
     for entry in top:
         if type(entry) is not dict or not all(
-            key.startswith(_LOGPROB_KEY) and type(value) is float for key, value in entry.items()
+            key.startswith(_LOGPROB_KEY) and _is_finite(value) for key, value in entry.items()
         ):
             _fail("logprobs that are not by token id")
         values = sorted(entry.values(), reverse=True)
         best.append((values[0], values[1]) if len(values) > 1 else None)
-    if not all(type(value) is float for value in chosen):
+    if not all(map(_is_finite, chosen)):
         _fail("logprobs that are not numbers")
     return tuple(best), tuple(chosen)
+
+
+def _is_finite(value: Any) -> bool:
+    """JSON as Python reads it has NaN and infinities, of which no distance can be taken."""
+    return type(value) is float and math.isfinite(value)
 
 
 @dataclass(slots=True)
@@ -184,6 +190,7 @@ class Transcript:
     _stops: StopMatcher = field(init=False)
     _stop_ids: frozenset[int] = field(init=False)
     _began: bool = False
+    _came: int = 0  # ids that the server sent, those after a stop string too
     _ended: bool = False  # the server said how it ended
 
     def __post_init__(self) -> None:
@@ -199,12 +206,13 @@ class Transcript:
                 _fail("no token ids although return_token_ids was asked for: too old, or no vLLM")
             if chunk.prompt != tuple(self.prompt):
                 _fail(f"an answer to another prompt: of {len(self.prompt)} ids it read {len(chunk.prompt)}, or others")
-        if self.finish is not None:
-            return []
         if self._ended:
             _fail("more after its finish_reason")
+        if self.finish is not None:
+            return []
         if chunk.tokens is None:
             _fail("a chunk without token_ids")
+        self._came += len(chunk.tokens)
         new: list[int] = []
         for place, token in enumerate(chunk.tokens):
             if len(self.tokens) >= self.request.max_tokens:
@@ -225,12 +233,14 @@ class Transcript:
         if self.finish is None:
             _fail("its last word before the answer ended")
         if usage is None:
-            return
+            _fail("no usage although stream_options asked for it")
         self._check_same_server(usage.fingerprint)
         if usage.prompt_tokens != len(self.prompt):
             _fail(f"usage of {usage.prompt_tokens} prompt tokens, {len(self.prompt)} were given")
-        if self._ended and usage.completion_tokens != len(self.tokens):
-            _fail(f"usage of {usage.completion_tokens} tokens, {len(self.tokens)} came")
+        if usage.completion_tokens != self._came:
+            _fail(f"usage of {usage.completion_tokens} tokens, {self._came} came")
+        if (usage.cached_tokens or 0) > usage.prompt_tokens:
+            _fail(f"usage of {usage.cached_tokens} cached tokens in a prompt of {usage.prompt_tokens}")
         self.cached = usage.cached_tokens
 
     def _end(self, chunk: Chunk) -> None:
@@ -243,6 +253,8 @@ class Transcript:
             case "stop":
                 if type(chunk.stop) is str and self.finish is None:
                     _fail("a stop for a string that its ids do not spell")
+                if self.request.sampling.ignore_eos and self.finish is None:
+                    _fail("a stop although ignore_eos was asked for")
                 if type(chunk.stop) is int and (not self.tokens or self.tokens[-1] != chunk.stop):
                     _fail("a stop for an id that is not its last")
                 self.finish = "stop"

@@ -1,0 +1,310 @@
+"""What a server streams, by hand: bytes in, ids or a named fault out. No server runs here."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mesh.engine import vllm_stream
+from mesh.engine.vllm_stream import Chunk, Done, Event, EventReader, Transcript, Usage, error_text, read_event
+from mesh.errors import EngineFailed
+from tests.support.fake_completion import DONE
+from tests.support.fake_vllm import frame
+from tests.support.serves import request_for
+from tests.support.vllm_folder import encode, piece
+
+PROMPT = (40, 41, 60)
+NAME = "vllm-0.32.0-0a1b2c3d"
+
+
+def chunk(*ids: int, finish: str | None = None, first: bool = False, **fields: Any) -> dict[str, Any]:
+    choice = {"index": 0, "text": "?", "logprobs": None, "finish_reason": finish, "stop_reason": None}
+    choice |= {"prompt_token_ids": list(PROMPT) if first else None, "token_ids": list(ids)}
+    return {"object": "text_completion", "model": "tiny", "choices": [choice | fields]}
+
+
+def usage(completion: int, prompt: int = len(PROMPT), **fields: Any) -> dict[str, Any]:
+    counts = {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
+    return {"choices": [], "usage": counts | fields, "system_fingerprint": NAME}
+
+
+def read(events: Iterable[Any]) -> list[Event]:
+    return list(EventReader().feed(b"".join(e if isinstance(e, bytes) else frame(e) for e in events)))
+
+
+def transcribe(*events: Any, max_tokens: int = 4, prompt: Sequence[int] = PROMPT, **sampling: Any) -> Transcript:
+    """A whole stream as the engine reads one."""
+    transcript = Transcript(request_for(prompt, max_tokens, **sampling), prompt, piece, NAME)
+    told = None
+    for event in read(events):
+        if isinstance(event, Chunk):
+            transcript.take(event)
+        elif isinstance(event, Usage):
+            told = event
+    transcript.close(told)
+    return transcript
+
+
+def fault(*events: Any, **asked: Any) -> str:
+    with pytest.raises(EngineFailed) as caught:
+        transcribe(*events, **asked)
+    return str(caught.value)
+
+
+def failure(attempt: Callable[[], object]) -> EngineFailed | None:
+    """The one kind of error that may come."""
+    try:
+        attempt()
+    except EngineFailed as e:
+        return e
+    return None
+
+
+# --- bytes into events
+
+
+WHOLE = [chunk(48, 49, first=True), chunk(50), chunk(51, finish="length"), usage(4), DONE]
+WIRE = b"".join(e if isinstance(e, bytes) else frame(e) for e in WHOLE)
+
+
+@given(cuts=st.lists(st.integers(0, len(WIRE)), max_size=12))
+def test_bytes_cut_anywhere_give_the_same_events(cuts: list[int]) -> None:
+    reader, events = EventReader(), []
+    places = [0, *sorted(cuts), len(WIRE)]
+    for start, end in itertools.pairwise(places):
+        events += list(reader.feed(WIRE[start:end]))
+    assert events == read(WHOLE)
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_comments_other_fields_and_blank_lines_are_passed_over(line_end: bytes) -> None:
+    lines = [b": a comment", b"event: message", b"", b"id: 4", b"data:" + json.dumps(chunk(48)).encode(), b"", b""]
+    (event,) = EventReader().feed(line_end.join(lines))
+    assert isinstance(event, Chunk)
+    assert event.tokens == (48,)
+
+
+def test_an_event_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_stream, "MAX_EVENT_BYTES", 1000)
+    reader = EventReader()
+    assert list(reader.feed(b"data: " + b"9" * 900)) == []
+    with pytest.raises(EngineFailed, match="an event of over 1000 bytes"):
+        list(reader.feed(b"9" * 200))
+
+
+@settings(max_examples=300)
+@given(data=st.binary(max_size=200))
+def test_any_bytes_are_events_or_a_fault(data: bytes) -> None:
+    failed = failure(lambda: list(EventReader().feed(b"data: " + data + b"\n\n")))
+    assert failed is None or str(failed).isprintable()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 2**33) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_any_value_in_any_place_is_an_event_or_a_fault(data: st.DataObject) -> None:
+    logprobs = {"token_logprobs": [-1.0], "top_logprobs": [{"token_id:48": -1.0, "token_id:49": -1.5}]}
+    event = data.draw(st.sampled_from((chunk(48, first=True, logprobs=logprobs), usage(1), {"error": {"code": 1}})))
+    where: Any = event
+    while True:
+        key = data.draw(st.sampled_from(sorted(where) if isinstance(where, dict) else range(len(where))))
+        if not isinstance(where[key], (dict, list)) or not where[key] or data.draw(st.booleans()):
+            break
+        where = where[key]
+    where[key] = data.draw(JSON)
+    failed = failure(lambda: transcribe(event))
+    assert failed is None or str(failed).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b'{"choices": [], "x": "\xff"}', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"9" * 10_000, "not JSON"),
+        (b"[]", "not an object"),
+        (b'"[DONE]"', "not an object"),
+        (b"null", "not an object"),
+        (b"{}", "choices"),
+        (b'{"choices": {}}', "choices"),
+        (b'{"choices": [{}, {}]}', "choices"),
+        (b'{"choices": []}', "neither a choice nor usage"),
+        (b'{"choices": [], "usage": 3}', "neither a choice nor usage"),
+        (b'{"choices": [], "usage": {"prompt_tokens": 1}}', "usage that does not count"),
+        (b'{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": -1}}', "usage that does not count"),
+        (b'{"choices": [], "usage": {"prompt_tokens": true, "completion_tokens": 1}}', "usage that does not count"),
+        (b'{"choices": [7]}', "a choice that is not the one"),
+        (b'{"choices": [{"index": 1}]}', "a choice that is not the one"),
+        (b'{"choices": [], "system_fingerprint": 1}', "system_fingerprint"),
+        (
+            b'{"error": {"message": "a secret prompt", "type": "E", "code": 500}}',
+            "an error in mid-stream: type E",
+        ),
+        (b'{"error": "boom", "choices": []}', "an error in mid-stream: boom"),
+        (b'{"error": ["x"]}', "an error in mid-stream: list"),
+        (b'{"error": {}}', "an error in mid-stream: an error without a type"),
+    ],
+)
+def test_a_malformed_event_is_named(data: bytes, words: str) -> None:
+    with pytest.raises(EngineFailed, match=r"^vllm server") as caught:
+        read_event(data)
+    assert words in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"token_ids": "48"}, "token_ids that are not token ids"),
+        ({"token_ids": [48.0]}, "token_ids that are not token ids"),
+        ({"token_ids": [True]}, "token_ids that are not token ids"),
+        ({"token_ids": [-1]}, "token_ids that are not token ids"),
+        ({"token_ids": [2**32]}, "token_ids that are not token ids"),
+        ({"prompt_token_ids": {"0": 1}}, "prompt_token_ids that are not"),
+        ({"finish_reason": 3}, "finish_reason or stop_reason"),
+        ({"stop_reason": True}, "finish_reason or stop_reason"),
+        ({"stop_reason": 1.5}, "finish_reason or stop_reason"),
+        ({"logprobs": 3}, "logprobs that do not fit"),
+        ({"logprobs": {"token_logprobs": [], "top_logprobs": []}}, "logprobs that do not fit"),
+        ({"logprobs": {"token_logprobs": [-1.0], "top_logprobs": [{" the": -1.0}]}}, "not by token id"),
+        ({"logprobs": {"token_logprobs": [-1.0], "top_logprobs": [{"token_id:4": "x"}]}}, "not by token id"),
+        ({"logprobs": {"token_logprobs": [-1.0], "top_logprobs": [{"token_id:4": float("nan")}]}}, "not by token id"),
+        ({"logprobs": {"token_logprobs": [float("-inf")], "top_logprobs": [{}]}}, "not numbers"),
+        ({"logprobs": {"token_logprobs": [None], "top_logprobs": [{}]}}, "not numbers"),
+    ],
+)
+def test_a_malformed_field_is_named(fields: dict[str, Any], words: str) -> None:
+    assert words in fault(chunk(48, first=True, **fields))
+
+
+def test_an_error_is_told_without_its_message_and_without_what_a_terminal_obeys() -> None:
+    told = error_text({"message": "the prompt", "type": "\x1b[2J" * 40, "code": {"deep": [1]}, "param": "x"})
+    assert told.isprintable()
+    assert "prompt" not in told
+    assert len(told) < 700
+
+
+# --- one answer
+
+
+def test_a_whole_answer_is_taken() -> None:
+    told = transcribe(*WHOLE)
+    assert (told.tokens, told.finish, told.cached) == ([48, 49, 50, 51], "length", None)
+    assert told.margins == [None] * 4
+
+
+def test_prompt_tokens_from_the_cache_are_carried_through() -> None:
+    for cached in (0, 2, 3):
+        told = transcribe(*WHOLE[:3], usage(4, prompt_tokens_details={"cached_tokens": cached}), DONE)
+        assert told.cached == cached
+
+
+def test_margins_are_the_distance_of_the_best_two_whichever_was_chosen() -> None:
+    top = {"token_id:48": -1.5, "token_id:49": -1.0, "token_id:7": -9.0}
+    one = chunk(48, first=True, logprobs={"token_logprobs": [-1.5], "top_logprobs": [top]})
+    tie = {"token_id:50": -2.0, "token_id:51": -2.0}
+    only = {"token_id:50": -2.0}
+    rest = {"token_logprobs": [-2.0, -2.0, -2.0], "top_logprobs": [tie, only, tie]}
+    told = transcribe(one, chunk(50, 50, 50, finish="length", logprobs=rest), usage(4))
+    assert told.margins == [0.5, 0.0, None, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([chunk(48, first=True, token_ids=None)], "no token ids although return_token_ids"),
+        ([chunk(48)], "no token ids although return_token_ids"),
+        ([chunk(48, first=True, prompt_token_ids=[40, 41])], "an answer to another prompt: of 3 ids it read 2"),
+        ([chunk(48, first=True, prompt_token_ids=[40, 41, 61])], "an answer to another prompt"),
+        ([chunk(48, first=True), chunk(49, token_ids=None)], "a chunk without token_ids"),
+        ([chunk(48, 49, 50, 51, 52, first=True)], "more than max_tokens 4 ids"),
+        ([chunk(48, 49, 50, 51, first=True), chunk(52)], "more than max_tokens 4 ids"),
+        ([*WHOLE[:3], chunk(52), usage(4)], "more after its finish_reason"),
+        ([*WHOLE[:3], chunk(finish="stop"), usage(4)], "more after its finish_reason"),
+        ([chunk(48, first=True, finish="length")], "finish_reason length after 1 of 4 ids"),
+        ([chunk(48, first=True, finish="abort")], "finish_reason abort"),
+        ([chunk(48, first=True, finish="error")], "finish_reason error"),
+        ([chunk(48, first=True, finish="tool\x1b")], r"finish_reason 'tool\x1b'"),
+        ([chunk(48, first=True, finish="stop", stop_reason="xy")], "a stop for a string that its ids do not spell"),
+        ([chunk(48, first=True, finish="stop", stop_reason=1)], "a stop for an id that is not its last"),
+        ([chunk(first=True, finish="stop", stop_reason=1)], "a stop for an id that is not its last"),
+        ([], "its last word before the answer ended"),
+        ([DONE], "its last word before the answer ended"),
+        ([chunk(48, first=True), DONE], "its last word before the answer ended"),
+        ([chunk(48, first=True), usage(1), DONE], "its last word before the answer ended"),
+        ([chunk(48, first=True), {"error": {"type": "InternalServerError", "code": 500}}, DONE], "an error in mid-str"),
+        ([*WHOLE[:3], DONE], "no usage although stream_options"),
+        ([*WHOLE[:3], usage(3), DONE], "usage of 3 tokens, 4 came"),
+        ([*WHOLE[:3], usage(5), DONE], "usage of 5 tokens, 4 came"),
+        ([*WHOLE[:3], usage(4, prompt=2), DONE], "usage of 2 prompt tokens, 3 were given"),
+        ([*WHOLE[:3], usage(4, prompt_tokens_details={"cached_tokens": 4}), DONE], "4 cached tokens in a prompt of 3"),
+        ([*WHOLE[:3], usage(4) | {"system_fingerprint": "vllm-0.33.0-x"}, DONE], "an answer as vllm-0.33.0-x"),
+        ([chunk(48, first=True) | {"system_fingerprint": "other"}], "an answer as other, it was"),
+    ],
+)
+def test_a_broken_promise_is_named(events: list[Any], words: str) -> None:
+    assert words in fault(*events)
+
+
+def test_a_stop_that_ignore_eos_forbids_is_a_fault_and_one_that_was_asked_for_is_not() -> None:
+    ended = [chunk(48, 1, first=True, finish="stop"), usage(2)]
+    assert transcribe(*ended).finish == "stop"
+    assert "ignore_eos" in fault(*ended, ignore_eos=True)
+    by_id = [chunk(48, 1, first=True, finish="stop", stop_reason=1), usage(2)]
+    assert transcribe(*by_id, ignore_eos=True, stop_ids=[1]).finish == "stop"
+    # the model folder's second end-of-text id, which nobody had to ask for
+    assert transcribe(*by_id).finish == "stop"
+
+
+def test_a_stop_string_ends_an_answer_at_the_id_that_completes_it() -> None:
+    o, ok = encode("o")[0], encode("ok!")
+    told = transcribe(
+        chunk(o, first=True), chunk(*ok[:2], finish="stop", stop_reason="ok"), usage(3), max_tokens=9, stop=["ok"]
+    )
+    assert (told.tokens, told.finish) == ([o, *ok[:2]], "stop")
+
+
+def test_ids_that_a_server_made_beyond_a_stop_string_are_counted_and_not_taken() -> None:
+    """Several ids a step: the server says what it made, which is more than what was asked for."""
+    ids = encode("ok!?")
+    told = transcribe(chunk(*ids, first=True, finish="stop", stop_reason="ok"), usage(4), max_tokens=9, stop=["ok"])
+    assert (told.tokens, told.finish) == (ids[:2], "stop")
+    short = [chunk(*ids, first=True, finish="length"), usage(4)]
+    assert transcribe(*short, stop=["ok"]).finish == "stop"
+    assert "usage of 2 tokens, 4 came" in fault(short[0], usage(2), stop=["ok"])
+
+
+def test_a_server_that_sees_no_stop_is_stopped() -> None:
+    transcript = Transcript(request_for(PROMPT, 9, stop=["ok"]), PROMPT, piece, None)
+    first, second, third = (event for event in read([chunk(*encode("o"), first=True), chunk(*encode("k!")), chunk(5)]))
+    assert isinstance(first, Chunk)
+    assert isinstance(second, Chunk)
+    assert isinstance(third, Chunk)
+    assert transcript.take(first) == encode("o")
+    assert transcript.finish is None
+    assert transcript.take(second) == encode("k")
+    assert transcript.finish == "stop"
+    assert transcript.take(third) == []
+
+
+def test_stop_ids_end_an_answer_whatever_the_server_says() -> None:
+    told = transcribe(chunk(48, 50, first=True, finish="stop", stop_reason=50), usage(2), stop_ids=[50])
+    assert (told.tokens, told.finish) == ([48, 50], "stop")
+
+
+def test_last_word_is_an_event() -> None:
+    assert isinstance(read([DONE])[0], Done)
