@@ -64,7 +64,7 @@ class VllmConfig:
 def told_dtype(flags: Sequence[str]) -> str | None:
     """What a server's own flags say of its dtype; None where they leave it to the server."""
     told = None
-    for flag, following in zip(flags, [*flags[1:], ""], strict=True):
+    for flag, following in zip(flags, [*flags, ""][1:], strict=True):
         name, _, value = flag.partition("=")
         if name == "--dtype":
             told = value or following
