@@ -8,6 +8,7 @@ said at load is what it is held to.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -36,6 +37,8 @@ from mesh.identity.weights import Weights, folder_weights
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity, ServeOutcome
 from mesh.schema.request import ServeRequest
+
+log = logging.getLogger(__name__)
 
 Launch = Callable[[Callable[[EngineError], None]], Awaitable[ManagedServer]]
 
@@ -329,13 +332,15 @@ class VllmEngine:
     def _on_end(self, reason: EngineError) -> None:
         was_up, self._up = self._up, False
         self._ended = reason
+        if not self._closed:
+            log.warning("%s", reason)  # the server's own last lines are for the operator, not for clients
         if was_up and not self._closed:
             self._restarting = asyncio.create_task(self._restart())
 
     async def _restart(self) -> None:
         assert self._launch is not None
         while True:
-            await asyncio.sleep(min(_RESTART_FIRST_S * 2**self._failures, _RESTART_MOST_S))
+            await asyncio.sleep(min(_RESTART_FIRST_S * 2 ** min(self._failures, 16), _RESTART_MOST_S))
             self._failures += 1
             try:
                 await self._check_weights()
@@ -345,20 +350,18 @@ class VllmEngine:
                 self._managed = await self._launch(self._on_end)
                 await self._until_it_answers()
                 await self._take_again(await self._identify())
-            except EngineError as e:
-                self._ended = e
+            except (EngineError, UsageError) as e:  # UsageError: it serves another model now
+                log.warning("vllm engine: not started again: %s", e)
                 continue
-            except UsageError as e:  # it serves another model now
-                self._ended = EngineUnavailable(str(e))
-                continue
-            break
+            if self._ended is None:
+                break
         self._restarting = None
         self._up = True
 
     def _unavailable(self) -> EngineUnavailable:
         if self._closed:
             return EngineUnavailable("vllm engine: closed")
-        return EngineUnavailable(f"vllm engine: its server is started again, after: {self._ended}")
+        return EngineUnavailable("vllm engine: its server ended and is started again")
 
     # --- one serve
 

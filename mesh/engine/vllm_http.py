@@ -103,8 +103,13 @@ class VllmServer:
 
     async def met_again(self) -> tuple[list[ModelCard], bool]:
         """Its models, and whether it surely is the server that was asked before: it answered on a connection that was
-        open then."""
+        open then. Raises EngineUnavailable where it says itself that it cannot serve: what answers may be a front whose
+        engine has died."""
         self._new_connection = False
+        async with self._asking(self._probes.get(self.url + "/health", allow_redirects=False)) as response:
+            await self._read(response)
+            if response.status not in (200, 404):  # not every server in vLLM's place has it
+                raise EngineUnavailable(f"{self._name}: says that it is not well ({response.status})")
         cards = await self.models()
         return cards, not self._new_connection
 

@@ -37,8 +37,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(executable: Path, model: Path) -> Iterator[RealServer]:
     """One that is not the mesh's own, in float32; a test that stops it or starts it otherwise says so."""
     running = RealServer(executable)
-    running.start(model)
     try:
+        running.start(model)
         yield running
     finally:
-        running.stop()
+        running.close()

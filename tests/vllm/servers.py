@@ -71,6 +71,10 @@ class RealServer:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
+    def close(self) -> None:
+        self.stop()
+        self._log.close()
+
     def metric(self, name: str, **labels: str) -> float:
         """The sum over its engines of one of the server's own counters."""
         with urllib.request.urlopen(self.url + "/metrics", timeout=30) as answer:

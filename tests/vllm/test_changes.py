@@ -52,7 +52,7 @@ def test_change_of_the_server_is_noticed_before_the_next_serve(server: RealServe
                     await engine.ready()
 
             again(write_tiny_hf(tmp_path / "else", seed=1))
-            with pytest.raises(EngineUnavailable, match="its root was .*tiny' and is .*else'"):
+            with pytest.raises(EngineUnavailable, match=r"its root was .*tiny' and is .*else'"):
                 await engine.ready()
 
             server.stop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,12 +76,12 @@ async def serve_all(server: RealServer, model: Path, folder: Path) -> list[Seale
 
 
 @pytest.fixture(scope="module")
-def sealed(server: RealServer, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Sealed]]:
+def sealed(server: RealServer, model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Sealed]:
     made = asyncio.run(serve_all(server, model, tmp_path_factory.mktemp("served")))
     assert len(made) == COUNT
     server.stop()
     server.start(model)
-    yield made
+    return made
 
 
 async def replay_all(engine: VllmEngine, sealed: list[Sealed]) -> list[Verdict]:
