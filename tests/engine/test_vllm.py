@@ -1,10 +1,8 @@
-"""A vLLM engine on a server that does as it should, or in one thing does not."""
+"""A vLLM engine on a server that does as it should."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,58 +10,28 @@ import pytest
 
 from mesh.engine.protocol import TextEngine
 from mesh.engine.vllm import VllmEngine, VllmTextEngine
-from mesh.engine.vllm_described import VllmConfig
 from mesh.errors import (
     BadRequest,
-    EngineError,
     EngineFailed,
     EngineUnavailable,
-    EngineUnsupported,
-    MeshError,
-    ModelFileError,
-    UsageError,
 )
 from mesh.identity.weights import folder_weights
 from mesh.schema.outcome import Fidelity
 from mesh.schema.request import MILLION
-from tests.support.fake_completion import DONE
-from tests.support.fake_vllm import FakeVllm, running, silence, status
+from tests.support.fake_vllm import FakeVllm, running
 from tests.support.serves import Sink, request_for, serve
-from tests.support.vllm_engines import counted, cut_at, engine_on, finishing, only, served_by
+from tests.support.vllm_engines import engine_on, on
 from tests.support.vllm_folder import EOS, encode, piece, write_model_folder
 
 PROMPT = tuple(encode("tell me"))
 LONG = tuple(encode("once upon a time there was a small server " * 2))
 SEEDED = {"temperature_u": 800_000, "seed": 7}
 
-Test = Callable[[FakeVllm, VllmTextEngine], Awaitable[None]]
-
-
-def on(folder: Path, test: Test, config: dict[str, Any] | None = None, **told: Any) -> None:
-    async def main() -> None:
-        async with served_by(folder, config, **told) as (fake, engine):
-            await test(fake, engine)
-
-    asyncio.run(main())
-
 
 async def started(fake: FakeVllm, folder: Path, **config: Any) -> VllmEngine:
     """One that is closed already, for what it says of itself."""
     async with engine_on(fake, folder, **config) as engine:
         return engine
-
-
-def refused_at_start(kind: type[MeshError], words: str, folder: Path | None = None, **told: Any) -> None:
-    config = told.pop("config", {})
-
-    async def main() -> None:
-        async with running(**told) as fake:
-            with pytest.raises(kind, match=words) as caught:
-                async with engine_on(fake, folder, **config):
-                    pass
-            assert type(caught.value) is kind
-
-    asyncio.run(main())
 
 
 # --- serving
@@ -257,101 +225,6 @@ def test_what_is_refused_is_not_sent(tmp_path: Path) -> None:
     on(tmp_path, test)
 
 
-# --- broken promises in mid-serve
-
-
-def _late_id(event: Any) -> list[Any]:
-    return [event, {**event, "choices": [event["choices"][0] | {"prompt_token_ids": None, "token_ids": [5]}]}]
-
-
-BROKEN: dict[str, tuple[dict[str, Any], str]] = {
-    "ids not known": ({"ignored": frozenset({"return_token_ids"})}, "no token ids although return_token_ids"),
-    "usage not known": ({"ignored": frozenset({"stream_options"})}, "no usage although stream_options"),
-    "ignore_eos not known": ({"ignored": frozenset({"ignore_eos"})}, "a stop although ignore_eos"),
-    "max_tokens not known": ({"ignored": frozenset({"max_tokens"})}, "more than max_tokens 4 ids"),
-    "prompt clipped": ({"clip": 3}, "an answer to another prompt: of 7 ids it read 3"),
-    "too short": ({"most": 2}, "finish_reason length after 2 of 4 ids"),
-    "finish abort": ({"edit": finishing(finish_reason="abort")}, "finish_reason abort"),
-    "finish error": ({"edit": finishing(finish_reason="error")}, "finish_reason error"),
-    "finish unknown": ({"edit": finishing(finish_reason="bored")}, "finish_reason bored"),
-    "stop for a string": ({"edit": finishing(finish_reason="stop", stop_reason="xyz")}, "its ids do not spell"),
-    "id after the finish": ({"edit": only(3, _late_id)}, "more after its finish_reason"),
-    "usage of the answer": ({"edit": counted(completion_tokens=3)}, "usage of 3 tokens, 4 came"),
-    "usage of the prompt": ({"edit": counted(prompt_tokens=3)}, "usage of 3 prompt tokens, 7 were given"),
-    "ids outside": ({"edit": finishing(token_ids=[259])}, "sent id 259, outside the vocabulary of 259"),
-    "ids missing later": ({"edit": finishing(token_ids=None)}, "a chunk without token_ids"),
-    "error and [DONE]": (
-        {"edit": only(2, lambda event: ({"error": {"message": "x", "type": "InternalServerError"}}, DONE))},
-        "an error in mid-stream: type InternalServerError",
-    ),
-    "[DONE] without a finish": ({"edit": lambda n, event: () if 2 <= n <= 4 else (event,)}, "its last word before"),
-    "nothing": ({"edit": lambda n, event: ()}, "its last word before the answer ended"),
-    "cut in mid-event": ({"edit": cut_at(2, b'data: {"id": "cmpl')}, "the connection broke"),
-    "cut between events": ({"edit": cut_at(2)}, "the connection broke"),
-    "cut before [DONE]": ({"edit": cut_at(5)}, "the connection broke"),
-    "not JSON": ({"edit": only(1, lambda event: (b"data: {\n\n",))}, "an event that is not JSON"),
-    "not UTF-8": ({"edit": only(1, lambda event: (b'data: {"a": "\xff"}\n\n',))}, "an event that is not JSON"),
-    "huge": ({"edit": lambda n, event: (b"data: " + b"9" * 5000,) if n else (event,)}, "an event of over 4000 bytes"),
-    "another server": (
-        {"edit": only(4, lambda event: (event | {"system_fingerprint": "vllm-0.33.0-dead"},))},
-        "an answer as vllm-0.33.0-dead, it was vllm-0.32.0-0a1b2c3d when it was measured",
-    ),
-    "401": ({"instead": {"/v1/completions": status(401)}}, "answered 401"),
-    "429": ({"instead": {"/v1/completions": status(429)}}, "answered 429"),
-    "500": ({"instead": {"/v1/completions": status(500)}}, "answered 500"),
-}
-
-
-@pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_promise_fails_the_serve_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    monkeypatch.setattr("mesh.engine.vllm_stream.MAX_EVENT_BYTES", 4000)
-    faults, words = BROKEN[fault]
-
-    async def test(fake: FakeVllm, engine: VllmTextEngine) -> None:
-        good = await serve(engine, PROMPT, 4, ignore_eos=True)
-        kept = {name: getattr(fake, name) for name in faults}
-        for name, value in faults.items():
-            setattr(fake, name, value)
-        sink = Sink()
-        bias = {"logit_bias": [[EOS, 100 * MILLION]]} if "ignore_eos" in fault else {}
-        with pytest.raises(EngineError) as caught:
-            await engine.serve(request_for(PROMPT, 4, ignore_eos=True, **bias), PROMPT, sink)
-        assert words in str(caught.value)
-        assert bias or tuple(sink.tokens) == good.tokens[: len(sink.tokens)]
-        # and the next one is as if nothing had been
-        for name, value in kept.items():
-            setattr(fake, name, value)
-        await engine.ready()
-        assert (await serve(engine, PROMPT, 4, ignore_eos=True)).tokens == good.tokens
-
-    on(tmp_path, test)
-
-
-def test_a_stream_without_a_last_word_is_whole_if_it_was_counted(tmp_path: Path) -> None:
-    async def test(fake: FakeVllm, engine: VllmTextEngine) -> None:
-        fake.edit = lambda n, event: () if event is DONE else (event,)
-        assert (await serve(engine, PROMPT, 4, ignore_eos=True)).outcome.tokens_out == 4
-
-    on(tmp_path, test)
-
-
-def test_log_probabilities_that_do_not_come_leave_the_margins_out(tmp_path: Path) -> None:
-    async def test(fake: FakeVllm, engine: VllmTextEngine) -> None:
-        fake.ignored = frozenset({"logprobs"})
-        assert (await serve(engine, PROMPT, 4, ignore_eos=True)).margins is None
-
-    on(tmp_path, test, {"margins": True})
-
-
-def test_a_server_that_takes_a_serve_and_says_nothing_is_given_up(tmp_path: Path) -> None:
-    async def test(fake: FakeVllm, engine: VllmTextEngine) -> None:
-        fake.instead["/v1/completions"] = silence
-        with pytest.raises(EngineFailed, match="nothing came for too long"):
-            await serve(engine, PROMPT, 4)
-
-    on(tmp_path, test, {"idle_s": 1})
-
-
 # --- what it says of itself
 
 
@@ -420,103 +293,6 @@ def test_a_key_goes_with_everything(tmp_path: Path) -> None:
         assert len((await serve(engine, PROMPT, 5, ignore_eos=True)).tokens) == 5
 
     on(tmp_path, test, {"key": "k"}, key="k")
-    refused_at_start(EngineUnsupported, r"answered 401", key="k")
-
-
-# --- what is refused at the start
-
-
-@pytest.mark.parametrize(
-    ("ignored", "words"),
-    [("return_token_ids", "gives no token ids"), ("logprobs", r"gives no log-probabilities"),
-     ("return_tokens_as_token_ids", "logprobs that are not by token id"), ("max_tokens", "clipped")],
-)  # fmt: skip
-def test_a_server_that_swallows_a_field_is_refused(ignored: str, words: str) -> None:
-    async def main() -> None:
-        async with running(ignored=frozenset({ignored})) as fake:
-            with pytest.raises(EngineError, match=words):
-                async with engine_on(fake):
-                    pass
-
-    asyncio.run(main())
-
-
-def test_a_server_that_clips_is_refused() -> None:
-    refused_at_start(EngineFailed, "clipped a prompt or an answer", clip=100)
-    refused_at_start(EngineFailed, "clipped a prompt or an answer", most=20)
-
-
-def test_a_server_of_several_models_is_asked_for_one(tmp_path: Path) -> None:
-    refused_at_start(UsageError, "serves 'tiny', 'lora': say which one", others=("lora",))
-    refused_at_start(UsageError, "does not serve 'x', but 'tiny'", config={"model": "x"})
-
-    async def test(fake: FakeVllm, engine: VllmTextEngine) -> None:
-        assert engine.recipe_id == "mine"
-        assert len((await serve(engine, PROMPT, 5, ignore_eos=True)).tokens) == 5
-
-    on(tmp_path, test, {"model": "tiny", "recipe_id": "mine"}, others=("lora",))
-
-
-def test_a_folder_that_the_server_did_not_load_is_refused(tmp_path: Path) -> None:
-    mine, other = write_model_folder(tmp_path / "mine"), write_model_folder(tmp_path / "other")
-    refused_at_start(UsageError, "it loaded another folder", mine, root=str(other))
-
-
-def test_a_folder_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    model = write_model_folder(tmp_path / "model")
-    path = model / "tokenizer.json"
-    tokenizer = json.loads(path.read_text())
-    vocab = tokenizer["model"]["vocab"]
-    vocab["a"], vocab["T"] = vocab["T"], vocab["a"]
-    path.write_text(json.dumps(tokenizer))
-    refused_at_start(UsageError, "spells the server's tokens otherwise", model)
-
-
-def test_a_folder_of_a_smaller_vocabulary_is_refused(tmp_path: Path) -> None:
-    model = write_model_folder(tmp_path / "model")
-    path = model / "tokenizer.json"
-    tokenizer = json.loads(path.read_text())
-    tokenizer["model"]["vocab"] = {name: i for name, i in tokenizer["model"]["vocab"].items() if i < 50}
-    path.write_text(json.dumps(tokenizer))
-    refused_at_start(EngineUnsupported, "ids that the tokenizer folder does not have", model)
-
-
-def test_a_template_that_is_not_the_servers_is_refused(tmp_path: Path) -> None:
-    other = write_model_folder(tmp_path / "model", template="{% for m in messages %}{{ m['content'] }}{% endfor %}")
-    refused_at_start(UsageError, "gives other ids than the server's own", other)
-    # a server without one has nothing against it
-    on(tmp_path / "b", _renders, template=None)
-
-
-async def _renders(fake: FakeVllm, engine: VllmTextEngine) -> None:
-    assert await engine.render([{"role": "user", "content": "x"}]) == "user: x\nassistant:"
-
-
-def test_a_configured_template_wins(tmp_path: Path) -> None:
-    refused_at_start(UsageError, "other ids", write_model_folder(tmp_path / "m"), config={"chat_template": "hello"})
-
-
-@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_folder_without_what_is_needed_is_refused(tmp_path: Path, missing: str) -> None:
-    model = write_model_folder(tmp_path / "model")
-    (model / missing).unlink()
-    refused_at_start(ModelFileError, missing, model)
-
-
-def test_something_else_than_vllm_is_refused() -> None:
-    refused_at_start(EngineUnsupported, "/version answered 404", instead={"/version": status(404)})
-    refused_at_start(EngineUnsupported, "/v1/models gave no object", instead={"/v1/models": status(200, [])})
-    refused_at_start(EngineFailed, "/v1/completions answered 500", instead={"/v1/completions": status(500)})
-
-
-def test_a_server_that_is_not_there_is_unavailable() -> None:
-    async def main() -> None:
-        async with running() as fake:
-            await fake.stop()
-            with pytest.raises(EngineUnavailable, match="cannot be reached"):
-                await VllmEngine.start(VllmConfig(fake.url))
-
-    asyncio.run(main())
 
 
 def test_an_engine_that_is_closed_says_so(tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ class FakeVllm:
         if wanted is not None and request.path.startswith("/v1/") and request.headers.get("Authorization") != wanted:
             return _json({"error": "Unauthorized"}, status=401)
         routes = {
-            "/version": ("GET", self._version), "/v1/models": ("GET", self._models), "/metrics": ("GET", self._metrics),
+            "/version": ("GET", self._version), "/health": ("GET", self._health),
+            "/v1/models": ("GET", self._models), "/metrics": ("GET", self._metrics),
             "/tokenize": ("POST", self._tokenize), "/detokenize": ("POST", self._detokenize),
             "/v1/completions": ("POST", self._completions),
         }  # fmt: skip
@@ -152,6 +153,11 @@ class FakeVllm:
 
     async def _version(self, request: web.Request) -> web.StreamResponse:
         return _json({"version": self.version})
+
+    async def _health(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "0"})  # web.Response would name a type of content
+        await response.prepare(request)
+        return response
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         return _json({"object": "list", "data": [self._card(name) for name in (self.name, *self.others)]})

@@ -36,7 +36,7 @@ async def answered(http: aiohttp.ClientSession, url: str, call: tuple[str, str, 
             return told | {"events": events_of(text)}
         if path == "/metrics" and response.status == 200:
             return told | {"metrics": metric_lines(text)}
-        return told | {"body": json.loads(text)}
+        return told | {"body": json.loads(text) if text else None}
 
 
 async def record(url: str) -> dict[str, Any]:

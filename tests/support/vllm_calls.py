@@ -25,6 +25,7 @@ _EVERYTHING = {
 # name -> (method, path, body)
 CALLS: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "version": ("GET", "/version", None),
+    "health": ("GET", "/health", None),
     "models": ("GET", "/v1/models", None),
     "metrics": ("GET", "/metrics", None),
     "unknown route": ("GET", "/nope", None),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tests.support.vllm_folder import write_model_folder
 
 @asynccontextmanager
 async def engine_on(fake: FakeVllm, folder: Path | None = None, **config: Any) -> AsyncIterator[VllmEngine]:
-    """One on a server that runs, in a configuration that is known to be deterministic unless `config` says otherwise."""
+    """One on a server that runs, in a configuration that is known to repeat unless `config` says otherwise."""
     told = {"weights": folder, "dtype": "float32", "device": "cpu", "slots": 2} | config
     engine = await VllmEngine.start(VllmConfig(fake.url, **told))
     try:
@@ -34,6 +35,19 @@ async def served_by(
     async with running(**told) as fake, engine_on(fake, model, **config or {}) as engine:
         assert isinstance(engine, VllmTextEngine)
         yield fake, engine
+
+
+Test = Callable[[FakeVllm, VllmTextEngine], Awaitable[None]]
+
+
+def on(folder: Path, test: Test, config: dict[str, Any] | None = None, **told: Any) -> None:
+    """Run `test` on a server and an engine that is configured with `config`; `told` is what the server is."""
+
+    async def main() -> None:
+        async with served_by(folder, config, **told) as (fake, engine):
+            await test(fake, engine)
+
+    asyncio.run(main())
 
 
 Change = Callable[[dict[str, Any]], Iterable[Any]]
