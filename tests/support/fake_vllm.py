@@ -3,19 +3,18 @@
 Its ids follow from the prompt's ids alone, or from everything in the request where it samples. What it answers has the
 shape of a real server's recorded answers; test_fake_vllm.py holds it to that.
 
-    python -m tests.support.fake_vllm FOLDER         prints its port, and ends with its standard input
+    python -m tests.support.fake_vllm [--port PORT] [--starts N]         prints its port and serves until it is killed
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import contextlib
 import json
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
@@ -27,7 +26,6 @@ from tests.support.vllm_folder import (
     encode,
     rendered,
     text_of,
-    write_model_folder,
 )
 
 BLOCK: Final = 16  # ids in a block of its prefix cache
@@ -69,6 +67,7 @@ class FakeVllm:
     counts_cached: bool = False  # --enable-prompt-tokens-details
     cache_dtype: str = "auto"
     starts: int = 1
+    port: int = 0
     template: str | None = "its own"
     defaults: dict[str, Any] = field(default_factory=dict)  # what generation_config.json says of sampling
 
@@ -90,7 +89,6 @@ class FakeVllm:
     in_flight: int = 0
 
     def __post_init__(self) -> None:
-        self.port = 0
         self.go, self.held = asyncio.Event(), asyncio.Event()
         self._changed = asyncio.Condition()
         self._cache: set[tuple[Any, ...]] = set()
@@ -308,12 +306,15 @@ async def running(**told: Any) -> AsyncIterator[FakeVllm]:
         await server.stop()
 
 
-async def _serve(folder: Path) -> None:
-    async with running() as server:
-        write_model_folder(folder)
+async def _serve(told: argparse.Namespace) -> None:
+    async with running(port=told.port, starts=told.starts) as server:
         print(server.port, flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+        await asyncio.get_running_loop().create_future()
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp())))
+    parser = argparse.ArgumentParser(prog="fake_vllm")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--starts", type=int, default=1)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(parser.parse_args()))
