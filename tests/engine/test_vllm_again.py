@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,13 @@ from mesh.engine import vllm
 from mesh.engine.vllm import VllmEngine, VllmTextEngine
 from mesh.engine.vllm_described import VllmConfig
 from mesh.engine.vllm_managed import ManagedServer
-from mesh.errors import EngineError, EngineFailed, EngineUnavailable, WeightsChanged
+from mesh.errors import EngineFailed, EngineUnavailable, WeightsChanged
 from tests.support.fake_vllm import FakeVllm, running, silence, status
 from tests.support.serves import Sink, request_for, serve
 from tests.support.vllm_engines import engine_on, on
 from tests.support.vllm_folder import encode, write_model_folder
 
+ROOT = Path(__file__).parent.parent.parent
 PROMPT = tuple(encode("tell me"))
 
 
@@ -133,7 +136,7 @@ def test_a_server_replaced_between_the_look_and_the_serve_is_told_by_its_name(tm
     async def test(fake: FakeVllm, engine: VllmTextEngine) -> None:
         await engine.ready()
         await fake.restart(fingerprint="vllm-0.32.0-12345678", numbers="bfloat16")
-        with pytest.raises(EngineFailed, match="an answer as vllm-0.32.0-12345678, it was vllm-0.32.0-0a1b2c3d"):
+        with pytest.raises(EngineFailed, match=r"an answer as vllm-0\.32\.0-12345678, it was"):
             await serve(engine, PROMPT, 4, ignore_eos=True)
 
     on(tmp_path, test)
@@ -203,12 +206,11 @@ def test_a_caller_that_leaves_does_not_end_the_others_look(tmp_path: Path) -> No
     async def test(fake: FakeVllm, engine: VllmTextEngine) -> None:
         await fake.restart()
         first, second = (asyncio.create_task(engine.ready()) for _ in range(2))
-        await fake.until(lambda: True)
         while not fake.asked[-1].startswith("/v1/completions"):
             await asyncio.sleep(0)
         first.cancel()
         await second
-        assert first.cancelled() or first.done()
+        assert first.cancelled()
 
     on(tmp_path, test)
 
@@ -271,16 +273,9 @@ def test_a_server_of_our_own_is_started_again_and_measured_again(
         model, starts = write_model_folder(tmp_path / "model"), []
 
         async def launch(on_end: Any) -> ManagedServer:
-            command = [
-                sys.executable,
-                "-m",
-                "tests.support.fake_vllm",
-                "--port",
-                str(port),
-                "--starts",
-                str(len(starts)),
-            ]
-            starts.append(await ManagedServer.start(command, env={"PYTHONPATH": "."}, on_end=on_end))
+            told = ("--port", str(port), "--starts", str(len(starts)))
+            command = (sys.executable, "-m", "tests.support.fake_vllm", *told)
+            starts.append(await ManagedServer.start(command, env={"PYTHONPATH": str(ROOT)}, on_end=on_end))
             return starts[-1]
 
         config = VllmConfig(f"http://127.0.0.1:{port}", weights=model, dtype="float32", device="cpu", slots=2)
@@ -288,12 +283,13 @@ def test_a_server_of_our_own_is_started_again_and_measured_again(
         try:
             process, before = engine.process, await serve(engine, PROMPT, 8, ignore_eos=True)
             assert engine.pid == starts[0].pid
-            await starts[0].stop()
-            engine._on_end(EngineFailed("vllm server: killed by signal 9"))
+            os.kill(starts[0].pid, signal.SIGKILL)
+            await starts[0].ended.wait()
+            while engine._restarting is None:
+                await asyncio.sleep(0)
             assert "is started again" in await unready(engine)
-            with pytest.raises(EngineError):
+            with pytest.raises(EngineUnavailable):
                 await serve(engine, PROMPT, 8)
-            assert engine._restarting is not None
             await engine._restarting
             await engine.ready()
             assert (engine.pid, len(starts), engine.process != process) == (starts[1].pid, 2, True)
