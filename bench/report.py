@@ -58,9 +58,15 @@ def _cells(row: Row) -> tuple[str, ...]:
         _with_spread(row.peer, row.peer_spread),
         row.unit,
         _with_spread(row.ratio, row.ratio_spread),
-        row.goal,
-        {True: "yes", False: "MISSED", None: "SKIPPED"}[row.met],
+        row.goal or "-",
+        _met(row),
     )
+
+
+def _met(row: Row) -> str:
+    if row.met is None:
+        return "SKIPPED" if row.ratio is None else "-"
+    return "yes" if row.met else "MISSED"
 
 
 def _with_spread(figure: float | None, spread: tuple[float, float] | None) -> str:

@@ -1,7 +1,7 @@
 """The rows of the table, one module each, in the order of the table."""
 
 from bench.measure import Comparison
-from bench.rows import check_bare, check_cwt, durable, seal, weights
+from bench.rows import check_bare, check_cwt, durable, gateway_cpu, seal, weights
 
 ROWS: tuple[Comparison, ...] = (
     seal.COMPARISON,
@@ -9,4 +9,6 @@ ROWS: tuple[Comparison, ...] = (
     check_cwt.COMPARISON,
     weights.COMPARISON,
     durable.COMPARISON,
+    gateway_cpu.PLAIN,
+    gateway_cpu.STREAMED,
 )

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from bench.measure import Comparison, Goal, PeerMissing, Plan, Sides, measure, row_of, take_turns
+from bench.measure import Comparison, Goal, PeerMissing, Plan, Sides, measure, process_cpu_ns, row_of, take_turns
 from bench.report import table
 from bench.venvs import ROOT, python_of
 
 PLAN = Plan(rounds=3, cpu_calls=1, callers=1, serves=1, file_bytes=1)
 
 
-def comparison(goal: Goal, sides: Sides | None = None) -> Comparison:
+def comparison(goal: Goal | None, sides: Sides | None = None) -> Comparison:
     @contextmanager
     def yielding(plan: Plan) -> Iterator[Sides]:
         assert sides is not None
@@ -44,6 +44,14 @@ def test_goal_bounds_ours_over_peer(goal: Goal, ours: float, peer: float, met: b
 def test_goal_is_not_met_by_rounding() -> None:
     row = row_of(comparison(Goal("<=", 2.0)), [2.00001], [1.0])
     assert (row.ratio, row.met) == (2.0, False)
+
+
+def test_row_without_a_goal_has_figures_and_no_judgement() -> None:
+    row = row_of(comparison(None), [3.0], [1.5])
+    assert (row.ratio, row.goal, row.met) == (2.0, None, None)
+    assert "| 2 (2 to 2)" in table([row])
+    assert "SKIPPED" not in table([row])
+    assert "None" not in table([row])
 
 
 def test_row_has_medians_and_spreads() -> None:
@@ -99,6 +107,26 @@ def test_weights_row_without_b3sum_is_skipped(tmp_path: Path, monkeypatch: pytes
     (row,) = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert (row["peer"], row["ratio"], row["met"]) == (None, None, None)
     assert "b3sum is not on PATH" in row["reason"]
+
+
+def test_gateway_is_measured_beside_a_proxy_in_processes_of_their_own(tmp_path: Path) -> None:
+    assert main(["--quick", "--only", "proxy", "--out", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == ["gateway vs reverse proxy, plain", "gateway vs reverse proxy, streamed"]
+    for row in rows:
+        assert row["ours"] > 0
+        assert row["peer"] > 0
+        assert (row["goal"], row["met"]) == (None, None)
+
+
+def test_cpu_time_of_another_process_is_its_own() -> None:
+    work = (
+        "import sys, time; [None for _ in range(300_000)]; print(time.process_time_ns(), flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        said = int(process.stdout.readline())
+        assert said <= process_cpu_ns(process.pid) < said + 10**9
 
 
 def test_part_of_the_rows_does_not_replace_the_results(capsys: pytest.CaptureFixture[str]) -> None:

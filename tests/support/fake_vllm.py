@@ -3,7 +3,9 @@
 Its ids follow from the prompt's ids alone, or from everything in the request where it samples. What it answers has the
 shape of a real server's recorded answers; test_fake_vllm.py holds it to that.
 
-    python -m tests.support.fake_vllm [--port PORT] [--starts N]         prints its port and serves until it is killed
+    python -m tests.support.fake_vllm [--folder FOLDER] [--port PORT] [--starts N]
+
+prints its port, and serves until it is killed.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
@@ -26,6 +29,7 @@ from tests.support.vllm_folder import (
     encode,
     rendered,
     text_of,
+    write_model_folder,
 )
 
 BLOCK: Final = 16  # ids in a block of its prefix cache
@@ -307,6 +311,8 @@ async def running(**told: Any) -> AsyncIterator[FakeVllm]:
 
 
 async def _serve(told: argparse.Namespace) -> None:
+    if told.folder is not None:
+        write_model_folder(told.folder)
     async with running(port=told.port, starts=told.starts) as server:
         print(server.port, flush=True)
         await asyncio.get_running_loop().create_future()
@@ -314,6 +320,7 @@ async def _serve(told: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="fake_vllm")
+    parser.add_argument("--folder", type=Path, help="where its model folder is written")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--starts", type=int, default=1)
     with contextlib.suppress(KeyboardInterrupt):
