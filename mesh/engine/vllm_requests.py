@@ -9,6 +9,7 @@ from mesh.schema.request import MILLION, ServeRequest
 
 # Between 0 and this vLLM takes another temperature than it is given.
 _LEAST_TEMPERATURE_U: Final = 10_000
+_MOST_TEMPERATURE_U: Final = 2 * MILLION
 _MOST_PENALTY_U: Final = 2 * MILLION
 _MOST_BIAS_U: Final = 100 * MILLION  # beyond it a bias is clamped
 
@@ -23,6 +24,8 @@ def refusal_of(request: ServeRequest, context_tokens: int, vocabulary: int | Non
         return "grammar: this engine follows none"
     if 0 < sampling.temperature_u < _LEAST_TEMPERATURE_U:
         return "temperature: vLLM takes 0, or 0.01 and more; anything between it would raise to 0.01"
+    if sampling.temperature_u > _MOST_TEMPERATURE_U:
+        return "temperature: vLLM takes 2 at most"
     if sampling.top_p_u == 0:
         return "top_p: vLLM takes more than 0"
     for name in ("frequency_penalty", "presence_penalty"):

@@ -26,6 +26,7 @@ def refusal(*, max_tokens: int = 8, vocabulary: int | None = 259, stops: bool = 
     [
         ({"temperature_u": 1}, "temperature"),
         ({"temperature_u": 9_999}, "temperature"),
+        ({"temperature_u": 2 * MILLION + 1}, "temperature"),
         ({"top_p_u": 0}, "top_p"),
         ({"frequency_penalty_u": 2 * MILLION + 1}, "frequency_penalty"),
         ({"frequency_penalty_u": -2 * MILLION - 1}, "frequency_penalty"),
@@ -51,7 +52,7 @@ def test_a_refusal_names_the_field(sampling: dict[str, Any], field: str) -> None
     [
         {},
         {"temperature_u": 10_000},
-        {"temperature_u": 100 * MILLION, "seed": 2**32 - 2},
+        {"temperature_u": 2 * MILLION, "seed": 2**32 - 2},
         {"top_p_u": 1, "temperature_u": MILLION},
         {"frequency_penalty_u": 2 * MILLION, "presence_penalty_u": -2 * MILLION},
         {"logit_bias": [[258, 100 * MILLION]], "stop_ids": [258]},

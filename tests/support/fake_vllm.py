@@ -241,7 +241,7 @@ class FakeVllm:
         prompt = body["prompt"]
         checks = (
             (body.get("max_tokens", 1) < 1, "max_tokens must be at least 1", "max_tokens"),
-            ((body.get("temperature") or 0) < 0, "temperature must be non-negative", "temperature"),
+            (not 0 <= (body.get("temperature") or 0) <= 2, "temperature must be in [0, 2]", "temperature"),
             (not 0 < body.get("top_p", 1) <= 1, "top_p must be in (0, 1]", "top_p"),
             (abs(body.get("frequency_penalty") or 0) > 2, "frequency_penalty must be in [-2, 2]", None),
             (len(prompt) >= self.context, "your prompt exceeds this limit", "input_tokens"),

@@ -50,6 +50,7 @@ CALLS: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "id beyond the vocabulary": ("POST", "/v1/completions", {**_ASKED, "prompt": [40, 999_999]}),
     "no max_tokens": ("POST", "/v1/completions", {**_ASKED, "max_tokens": 0}),
     "temperature below 0": ("POST", "/v1/completions", {**_ASKED, "temperature": -1}),
+    "temperature beyond 2": ("POST", "/v1/completions", {**_ASKED, "temperature": 2.5}),
     "top_p 0": ("POST", "/v1/completions", {**_ASKED, "temperature": 1, "top_p": 0}),
     "penalty beyond 2": ("POST", "/v1/completions", {**_ASKED, "frequency_penalty": 2.5}),
     "completion of another": ("POST", "/v1/completions", {**_ASKED, "model": "other"}),
