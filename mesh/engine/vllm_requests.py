@@ -11,6 +11,9 @@ from mesh.schema.request import MILLION, ServeRequest
 _LEAST_TEMPERATURE_U: Final = 10_000
 _MOST_TEMPERATURE_U: Final = 2 * MILLION
 _MOST_PENALTY_U: Final = 2 * MILLION
+_MOST_STOPS: Final = 4
+# In a server's text this stands for any bytes that are no UTF-8, and ids would have to be searched for those.
+_REPLACEMENT: Final = "\ufffd"
 _MOST_BIAS_U: Final = 100 * MILLION  # beyond it a bias is clamped
 
 
@@ -39,6 +42,10 @@ def refusal_of(request: ServeRequest, context_tokens: int, vocabulary: int | Non
                 return f"{name}: names an id that the vocabulary of {vocabulary} does not have"
     if sampling.stop and not stops:
         return "stop: the bytes of this model's tokens are not known here (no tokenizer folder)"
+    if len(sampling.stop) > _MOST_STOPS:
+        return f"stop: vLLM takes {_MOST_STOPS} strings"
+    if any(_REPLACEMENT in stop for stop in sampling.stop):
+        return "stop: vLLM finds U+FFFD in bytes that do not spell it"
     if request.prompt_tokens < 1:
         return "prompt: empty, there is nothing to go on from"
     needed = request.prompt_tokens + request.max_tokens

@@ -39,6 +39,8 @@ def refusal(*, max_tokens: int = 8, vocabulary: int | None = 259, stops: bool = 
         ({"grammar": bytes(32)}, "grammar"),
         ({"max_tokens": 62}, "max_tokens"),
         ({"stop": ["x"], "stops": False}, "stop"),
+        ({"stop": ["1", "2", "3", "4", "5"]}, "stop"),
+        ({"stop": ["x\ufffd"]}, "stop"),
     ],
 )
 def test_a_refusal_names_the_field(sampling: dict[str, Any], field: str) -> None:
@@ -57,7 +59,7 @@ def test_a_refusal_names_the_field(sampling: dict[str, Any], field: str) -> None
         {"frequency_penalty_u": 2 * MILLION, "presence_penalty_u": -2 * MILLION},
         {"logit_bias": [[258, 100 * MILLION]], "stop_ids": [258]},
         {"max_tokens": 61},
-        {"stop": ["x"]},
+        {"stop": ["1", "2", "3", "4"]},
         {"stop_ids": [900], "logit_bias": [[901, 1]], "vocabulary": None},
     ],
 )

@@ -239,6 +239,8 @@ class FakeVllm:
         if body.get("model") != self.name:
             return self._no_model(body)
         prompt = body["prompt"]
+        if len(body.get("stop") or ()) > 4:
+            return _bad("List should have at most 4 items", "body.stop", kind="Bad Request")
         checks = (
             (body.get("max_tokens", 1) < 1, "max_tokens must be at least 1", "max_tokens"),
             (not 0 <= (body.get("temperature") or 0) <= 2, "temperature must be in [0, 2]", "temperature"),

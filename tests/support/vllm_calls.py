@@ -52,6 +52,7 @@ CALLS: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "temperature below 0": ("POST", "/v1/completions", {**_ASKED, "temperature": -1}),
     "temperature beyond 2": ("POST", "/v1/completions", {**_ASKED, "temperature": 2.5}),
     "top_p 0": ("POST", "/v1/completions", {**_ASKED, "temperature": 1, "top_p": 0}),
+    "five stop strings": ("POST", "/v1/completions", {**_ASKED, "stop": ["v", "w", "x", "y", "z"]}),
     "penalty beyond 2": ("POST", "/v1/completions", {**_ASKED, "frequency_penalty": 2.5}),
     "completion of another": ("POST", "/v1/completions", {**_ASKED, "model": "other"}),
     "unknown field": ("POST", "/v1/completions", {**_ASKED, "retrun_token_ids": True}),
