@@ -263,6 +263,10 @@ def test_what_vllm_would_do_otherwise_is_refused_by_name(tmp_path: Path) -> None
             reply = await gate.post(chat(**fields))
             assert reply.status == 400
             assert name in reply.error["message"]
+        # VL-08: no grammar is followed, so no answer is called valid that is not
+        schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+        for fields in ({"response_format": {"type": "json_object"}}, {"response_format": schema}, {"logprobs": True}):
+            assert (await gate.post(chat(**fields))).status == 400
         assert (await gate.post(chat(max_tokens=5000))).code == (400, "context_length_exceeded")
         assert (await gate.post(text([1, 999]), path=TEXT)).status == 400
         assert len(fake.bodies) == asked

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from mesh.schema.request import MILLION
 from tests.support.fake_completion import DONE
 from tests.support.fake_vllm import FakeVllm, silence, status
 from tests.support.serves import Sink, request_for, serve
-from tests.support.vllm_engines import counted, cut_at, finishing, on, only
+from tests.support.vllm_engines import counted, cut_at, finishing, on, only, served_by
 from tests.support.vllm_folder import EOS, encode
 
 PROMPT = tuple(encode("tell me"))
@@ -59,17 +61,31 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "an answer as vllm-0.33.0-dead, it was vllm-0.32.0-0a1b2c3d when it was measured",
     ),
     "401": ({"instead": {"/v1/completions": status(401)}}, "answered 401"),
+    "404": ({"instead": {"/v1/completions": status(404)}}, "answered 404"),
+    "503": ({"instead": {"/v1/completions": status(503)}}, "answered 503"),
+    "redirect": ({"instead": {"/v1/completions": status(307)}}, "answered 307"),
     "429": ({"instead": {"/v1/completions": status(429)}}, "answered 429"),
     "500": ({"instead": {"/v1/completions": status(500)}}, "answered 500"),
 }
 
 
+@pytest.fixture(scope="module")
+def pair(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeVllm, VllmTextEngine]]:
+    """A server and an engine that outlive each fault: the next serve is always as if nothing had been."""
+    serving = served_by(tmp_path_factory.mktemp("broken"))
+    yield runner.run(serving.__aenter__())
+    runner.run(serving.__aexit__(None, None, None))
+
+
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_promise_fails_the_serve_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_a_broken_promise_fails_the_serve_by_name(
+    runner: asyncio.Runner, pair: tuple[FakeVllm, VllmTextEngine], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
     monkeypatch.setattr("mesh.engine.vllm_stream.MAX_EVENT_BYTES", 4000)
     faults, words = BROKEN[fault]
+    fake, engine = pair
 
-    async def test(fake: FakeVllm, engine: VllmTextEngine) -> None:
+    async def test() -> None:
         good = await serve(engine, PROMPT, 4, ignore_eos=True)
         kept = {name: getattr(fake, name) for name in faults}
         for name, value in faults.items():
@@ -80,13 +96,12 @@ def test_a_broken_promise_fails_the_serve_by_name(tmp_path: Path, monkeypatch: p
             await engine.serve(request_for(PROMPT, 4, ignore_eos=True, **bias), PROMPT, sink)
         assert words in str(caught.value)
         assert bias or tuple(sink.tokens) == good.tokens[: len(sink.tokens)]
-        # and the next one is as if nothing had been
         for name, value in kept.items():
             setattr(fake, name, value)
         await engine.ready()
         assert (await serve(engine, PROMPT, 4, ignore_eos=True)).tokens == good.tokens
 
-    on(tmp_path, test)
+    runner.run(test())
 
 
 def test_a_stream_without_a_last_word_is_whole_if_it_was_counted(tmp_path: Path) -> None:

@@ -50,6 +50,9 @@ class Completion:
         self._finish: str | None = None
         self._stop: int | str | None = None
         self._text = ""
+        self._seen = hashlib.blake2b(repr([server.numbers, self._prompt]).encode(), digest_size=8)
+        # only what is drawn depends on more than the ids
+        self._moved = repr([body.get(name) for name in _SAMPLING]).encode() if body.get("temperature") else b""
 
     async def made(self) -> AsyncIterator[None]:
         """Once for each id, when it is there."""
@@ -57,26 +60,30 @@ class Completion:
             await self._server.before(len(self.ids))
             token, ranked = self._next()
             self.ids.append(token)
+            self._seen.update(b" %d" % token)
             self._logprobs.append(ranked)
-            self._text = text_of(self.ids)
+            self._text += text_of([token])
             self._end(token)
             yield
 
     def _next(self) -> tuple[int, dict[int, float]]:
         """The next id, and the best two with the id itself among them."""
         body, server = self._body, self._server
-        moved = {name: body.get(name) for name in _SAMPLING} if body.get("temperature") else {}
         last = len(self.ids) == self._limit - 1
-        company = server.in_flight if server.crowd and last else 1
-        warmth = self._cached if server.warm and last else 0
-        seen = [server.numbers, self._prompt, self.ids, company, warmth]
-        best = hashlib.blake2b(repr(seen).encode(), digest_size=8).digest()
+        hasher = self._seen.copy()
+        if last and server.crowd and server.in_flight > 1:
+            hasher.update(b" of %d" % server.in_flight)
+        if last and server.warm and self._cached:
+            hasher.update(b" warm")
+        best = hasher.digest()
         ids = [_SAID[(best[0] + n * 5) % len(_SAID)] for n in range(_CANDIDATES)]
         if best[1] < 4:
             ids[0] = EOS
         ranked = dict(zip(ids, _falling(best[2:]), strict=True))
-        drawn = hashlib.blake2b(repr([seen, moved]).encode(), digest_size=1).digest()[0]
-        token = ids[drawn % _CANDIDATES] if moved else ids[0]
+        token = ids[0]
+        if self._moved:
+            hasher.update(self._moved)
+            token = ids[hasher.digest()[0] % _CANDIDATES]
         for biased, bias in (body.get("logit_bias") or {}).items():
             if bias >= 50:
                 token = int(biased)
