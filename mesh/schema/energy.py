@@ -59,6 +59,8 @@ class Energy(Value):
                 raise ValueError(f"uj must be there where basis is {basis}")
             if self.reason is not None:
                 raise ValueError(f"reason must be absent where basis is {basis}")
+            if not self.sources:
+                raise ValueError(f"sources must not be empty where basis is {basis}")
             total, before = 0, ""
             for source in self.sources:
                 total += source.uj

@@ -75,6 +75,9 @@ class Receipt(Value):
                 raise ValueError("a refused serve has no output_commitment")
             if self.outcome.tokens_out is None:
                 raise ValueError("output_commitment is there although tokens_out is not")
+        delivered = self.outcome.delivered_fidelity
+        if delivered is not None and delivered > self.engine.fidelity:
+            raise ValueError(f"delivered_fidelity {delivered} exceeds the engine's {self.engine.fidelity}")
         out = self.outcome.tokens_out
         if out is not None and out > self.max_tokens:
             raise ValueError(f"tokens_out {out} exceeds max_tokens {self.max_tokens}")

@@ -76,7 +76,7 @@ def energies(draw: st.DrawFn) -> dict[str, Any]:
         out["reason"] = draw(tokens)
     else:
         source = some({"method": names, "uj": st.integers(0, 2**40), "resolution_ns": uints}, {})
-        domains = draw(st.lists(names, max_size=4, unique=True))
+        domains = draw(st.lists(names, min_size=1, max_size=4, unique=True))
         out["sources"] = [{"domain": domain, **draw(source)} for domain in sorted(domains)]
         out["uj"] = sum(s["uj"] for s in out["sources"])
     if out["basis"] != "absent" or draw(st.booleans()):
@@ -112,6 +112,8 @@ def receipts(draw: st.DrawFn) -> dict[str, Any]:
     seq = draw(st.integers(0, 3) | uints)
     out |= {"v": "mesh/1", "steward": samples.KEY.public, "seq": seq, "max_tokens": max_tokens, "outcome": outcome}
     out |= {"engine": draw(engines), "energy": draw(energies())}
+    if "delivered_fidelity" in outcome:
+        outcome["delivered_fidelity"] = min(outcome["delivered_fidelity"], out["engine"]["fidelity"])
     if seq:
         out["prev"] = draw(digests)
     if "tokens_out" in outcome and draw(st.booleans()):
