@@ -13,7 +13,7 @@
     │   ├── SequenceError          receipts that should follow one another do not
     │   └── ModelFileError         a model file is malformed, truncated or of an unsupported kind
     ├── Undecidable                could not be checked with what is at hand
-    │   └── UntrustedSteward       nobody vouched for the key
+    │   └── UntrustedSteward       nobody vouched for the key, or not for that time
     ├── Refused                    a request was turned down before any work
     │   ├── BadRequest             the request is wrong
     │   │   └── ContextLengthExceeded
@@ -36,6 +36,7 @@
     │   └── LedgerUnwritable       the disk is full or read-only; nothing may be served
     ├── KeyFileError               the signing key is missing, malformed or readable by others
     └── UsageError                 a command line or configuration that cannot be followed
+        └── TrustFileError         what names the trusted keys is malformed, or a key in it can bind nobody
 
 "Wrong" and "could not be checked" are different branches on purpose: an auditor acts on the first and asks for more
 on the second. Each class has a stable `code` that commands, HTTP answers and vectors use.
@@ -220,3 +221,7 @@ class KeyFileError(MeshError):
 
 class UsageError(MeshError):
     code = "usage"
+
+
+class TrustFileError(UsageError):
+    code = "trust-file"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mesh.errors import SchemaError, SignatureError, UsageError
+from mesh.errors import TrustFileError
 
-MAX_TRUST_FILE_BYTES = 1024 * 1024
+if TYPE_CHECKING:
+    from mesh.schema.trust import Trust
 
 
 def add_trust_flag(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -17,51 +19,32 @@ def add_trust_flag(parser: argparse.ArgumentParser, *, required: bool = True) ->
         action="append",
         required=required,
         metavar="KEY|FILE",
-        help="a steward's key, ed25519:<hex>, or a file with one a line; may be given again",
+        help="a steward's key, ed25519:<hex>, or a file with one a line, with from=TIME and until=TIME behind a key "
+        "that was not always good; may be given again",
     )
 
 
-def read_trust(given: Sequence[str]) -> frozenset[bytes]:
-    """The 32-byte keys of `--trust` arguments. Raises UsageError for what is no key, SignatureError for a key that
-    binds nobody, OSError for a file that cannot be read."""
-    keys: set[bytes] = set()
+def read_trust(given: Sequence[str]) -> Trust:
+    """What the `--trust` arguments name together. Raises TrustFileError for what is no key and for a key that can bind
+    nobody, OSError for a file that cannot be read."""
+    from mesh.schema.trust import Trust, trusted_key
+
+    trust = Trust({})
     for item in given:
-        if item.startswith("ed25519:"):
-            keys.add(_key(item, "--trust"))
-        else:
-            keys |= _keys_in(Path(item))
-    return frozenset(keys)
+        try:
+            if item.startswith("ed25519:"):
+                trust |= Trust.always([trusted_key(item)])
+            else:
+                trust |= Trust.parse(_content(Path(item)))
+        except TrustFileError as e:
+            where = "--trust" if item.startswith("ed25519:") else f"--trust {item}"
+            raise TrustFileError(f"{where}: {e}") from None
+    return trust
 
 
-def _keys_in(path: Path) -> set[bytes]:
+def _content(path: Path) -> bytes:
+    """At most one byte more than is taken."""
+    from mesh.schema.limits import MAX_TRUST_FILE_BYTES
+
     with path.open("rb") as file:
-        data = file.read(MAX_TRUST_FILE_BYTES + 1)
-    if len(data) > MAX_TRUST_FILE_BYTES:
-        raise UsageError(f"--trust {path}: over {MAX_TRUST_FILE_BYTES} bytes")
-    try:
-        lines = data.decode().splitlines()
-    except UnicodeDecodeError:
-        raise UsageError(f"--trust {path}: not a text file of keys") from None
-    keys = set()
-    for number, line in enumerate(lines, start=1):
-        text = line.partition("#")[0].strip()
-        if text:
-            keys.add(_key(text, f"--trust {path} line {number}"))
-    if not keys:
-        raise UsageError(f"--trust {path}: holds no key")
-    return keys
-
-
-def _key(text: str, where: str) -> bytes:
-    from mesh.schema.envelope import check_public_key
-    from mesh.schema.ids import steward_from_text
-
-    try:
-        key = steward_from_text(text)
-    except SchemaError as e:
-        raise UsageError(f"{where}: {e}") from None
-    try:
-        check_public_key(key)
-    except SignatureError as e:
-        raise SignatureError(f"{where}: {text}: {e}") from None
-    return key
+        return file.read(MAX_TRUST_FILE_BYTES + 1)

@@ -3,8 +3,8 @@
     18([<< {1: -19, 3: content type, 4: key, 15: {1: issuer, 2: subject}} >>, {}, payload, signature])
 
 The key in the header says which key to look up; the key that verifies comes from the caller's trust set. The first
-fault wins, in this order: structure, canonical form, header, trust, signature, payload. What was received is what is
-verified and hashed: nothing is made again from decoded values.
+fault wins, in this order: structure, canonical form, header, trust, signature, payload, and trust again where it is
+limited in time. What was received is what is verified and hashed: nothing is made again from decoded values.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -33,8 +34,10 @@ from mesh.errors import (
 from mesh.schema.canonical import parse
 from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.ids import ContentId, Kind, steward_text
+from mesh.schema.keys import check_public_key
 from mesh.schema.limits import MAX_ENVELOPE_BYTES, MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES
 from mesh.schema.receipt import Receipt
+from mesh.schema.trust import Trust
 
 RECEIPT_TYPE = "application/mesh-receipt+cbor"
 CHECKPOINT_TYPE = "application/mesh-checkpoint+cbor"
@@ -46,38 +49,24 @@ _TAG_SIGN1 = b"\xd2\x84"
 _SIGNATURE_HEAD = b"\x58\x40"
 _HEADER_KEYS = (1, 3, 4, 15)
 
-# The encodings of points of small order, canonical and not, sign bit cleared: a signature under such a key fits many
-# messages, so it binds nobody.
-_SMALL_ORDER = frozenset(
-    bytes.fromhex(h)
-    for h in (
-        "0000000000000000000000000000000000000000000000000000000000000000",
-        "0100000000000000000000000000000000000000000000000000000000000000",
-        "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
-        "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
-        "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
-        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
-        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
-    )
-)
-_FIELD_PRIME = 2**255 - 19
-
 
 Statement = Receipt | Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """What an envelope type holds: its value, the kind of its id, and the subject that its header must name."""
+    """What an envelope type holds: its value, the kind of its id, the subject that its header must name, and the field
+    with the time that its key must have been trusted at."""
 
     value: type[Statement]
     kind: Kind
     subject: Callable[[Any], str]
+    at_ns: Callable[[Any], int]
 
 
 TYPES = {
-    RECEIPT_TYPE: _Type(Receipt, "receipt", lambda receipt: receipt.engine.recipe_id),
-    CHECKPOINT_TYPE: _Type(Checkpoint, "checkpoint", lambda checkpoint: "checkpoint"),
+    RECEIPT_TYPE: _Type(Receipt, "receipt", lambda receipt: receipt.engine.recipe_id, attrgetter("ended_ns")),
+    CHECKPOINT_TYPE: _Type(Checkpoint, "checkpoint", lambda checkpoint: "checkpoint", attrgetter("at_ns")),
 }
 
 
@@ -125,8 +114,8 @@ def seal(value: Statement, key: SigningKey) -> Sealed:
 
 
 def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
-    """Check an envelope of the given type against the keys in `trust`. Raises the EnvelopeError of the first fault, or
-    UntrustedSteward."""
+    """Check an envelope of the given type against the keys in `trust`, which may be a `Trust` that also knows when each
+    was good. Raises the EnvelopeError of the first fault, or UntrustedSteward."""
     split = _split(data)
     protected, unprotected, payload, signature = split or _take_apart(data)
     header = _read_header(protected)
@@ -152,21 +141,10 @@ def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
         raise PayloadError(f"payload: steward is {steward_text(value.steward)}, the header says {header.issuer}")
     if kind.subject(value) != header.subject:
         raise PayloadError(f"payload: names {kind.subject(value)!r}, the header {header.subject!r:.80}")
+    if isinstance(trust, Trust):
+        trust.check_time(header.kid, kind.at_ns(value))
     stored = data if not unprotected else _assemble(protected, b"\xa0", payload, signature)
     return Sealed(value, ContentId.of_canonical(kind.kind, payload), stored)
-
-
-@lru_cache(maxsize=256)
-def check_public_key(key: bytes) -> None:
-    """Refuse a 32-byte key that is no canonical point or one of small order, at registration and at verification.
-    Raises SignatureError."""
-    if len(key) != 32:
-        raise SignatureError(f"public key: {len(key)} bytes, expected 32")
-    y = key[:31] + bytes((key[31] & 0x7F,))
-    if y in _SMALL_ORDER:
-        raise SignatureError("public key: a point of small order cannot bind its holder")
-    if int.from_bytes(y, "little") >= _FIELD_PRIME:
-        raise SignatureError("public key: not a canonical point encoding")
 
 
 def verify_signature(key: bytes, message: bytes, signature: bytes) -> None:

@@ -6,6 +6,7 @@ MAX_HEADER_BYTES = 2 * 1024  # the protected header; the longest name takes half
 MAX_PAYLOAD_BYTES = 32 * 1024
 MAX_SETTINGS_BYTES = 64 * 1024
 MAX_DISCLOSURE_BYTES = 64 * 1024 * 1024  # holds the prompt and the ids
+MAX_TRUST_FILE_BYTES = 1024 * 1024
 MAX_UINT = 2**63 - 1  # every unsigned field; SQLite and the other languages' signed 64-bit integers hold it too
 MAX_TOKEN_ID = 2**32 - 1
 MAX_TOKENS = 2**31 - 1

@@ -51,7 +51,7 @@ verify good.cbor --trust folder                                       | 3  | fol
 verify good.cbor --trust empty                                        | 2  | empty: holds no key
 verify good.cbor --trust garbage                                      | 2  | garbage: not a text file of keys
 verify good.cbor --trust ed25519:00                                   | 2  | --trust
-verify good.cbor --trust {WEAK}                                       | 10 | {WEAK}
+verify good.cbor --trust {WEAK}                                       | 2  | {WEAK}
 
 receipts                                                              | 2  | ACTION
 receipts list --state state                                           | 0  | 3 receipts of ed25519:

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from mesh.cli.trust import MAX_TRUST_FILE_BYTES, read_trust
-from mesh.errors import SignatureError, UsageError
+from mesh.cli.trust import read_trust
+from mesh.errors import TrustFileError, UsageError
 from mesh.schema.envelope import SigningKey
 from mesh.schema.ids import steward_text
+from mesh.schema.limits import MAX_TRUST_FILE_BYTES
+from mesh.schema.trust import ALWAYS, Window, time_from_text
 
 A, B = (SigningKey(bytes([n]) * 32).public for n in (1, 2))
 
@@ -26,7 +28,15 @@ WEAK = [
 def test_trust_takes_keys_and_files_together(tmp_path: Path) -> None:
     path = tmp_path / "stewards"
     path.write_text(f"# who we know\n\n{steward_text(A)}   # the first\n")
-    assert read_trust([steward_text(B), str(path)]) == {A, B}
+    assert set(read_trust([steward_text(B), str(path)])) == {A, B}
+
+
+def test_trust_keeps_the_windows_of_a_file_and_a_bare_key_has_all_time(tmp_path: Path) -> None:
+    path = tmp_path / "stewards"
+    path.write_text(f"{steward_text(A)} until=2026-01-01T00:00:00Z # retired\n")
+    end = time_from_text("2026-01-01T00:00:00Z")
+    assert read_trust([str(path)]).windows(A) == (Window(until_ns=end),)
+    assert read_trust([str(path), steward_text(A)]).windows(A) == (Window(until_ns=end), ALWAYS)
 
 
 @pytest.mark.parametrize("text", ["ed25519:", "ed25519:00", "ed25519:" + "AB" * 32, "ed25519:" + "zz" * 32])
@@ -37,11 +47,11 @@ def test_trust_refuses_what_is_no_key(text: str) -> None:
 
 @pytest.mark.parametrize("key", WEAK)
 def test_trust_refuses_a_weak_key_at_registration(key: str, tmp_path: Path) -> None:
-    with pytest.raises(SignatureError, match="public key"):
+    with pytest.raises(TrustFileError, match="public key"):
         read_trust([f"ed25519:{key}"])
     path = tmp_path / "stewards"
     path.write_text(f"{steward_text(A)}\ned25519:{key}\n")
-    with pytest.raises(SignatureError, match="line 2"):
+    with pytest.raises(TrustFileError, match="line 2"):
         read_trust([str(path)])
 
 
@@ -51,6 +61,7 @@ def test_trust_refuses_a_weak_key_at_registration(key: str, tmp_path: Path) -> N
         (b"", "holds no key"),
         (b"# nothing\n", "holds no key"),
         (b"ed25519:00\n", "line 1"),
+        (f"{steward_text(A)}\n{steward_text(A)} until=now\n".encode(), "line 2: expected a time"),
         (b"\xff\xfe", "not a text file"),
         (b"#" * (MAX_TRUST_FILE_BYTES + 1), "over"),
     ],

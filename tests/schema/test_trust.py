@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh.errors import PayloadError, SchemaError, TrustFileError, UntrustedSteward
+from mesh.errors import PayloadError, TrustFileError, UntrustedSteward
 from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.envelope import CHECKPOINT_TYPE, RECEIPT_TYPE, seal, verify
 from mesh.schema.limits import MAX_TRUST_FILE_BYTES, MAX_UINT
@@ -62,7 +62,7 @@ def test_trust_file_refuses_a_line_and_names_it(line):
 
 @pytest.mark.parametrize("key", ["00" * 32, "02" + "00" * 31, "ff" * 32])
 def test_trust_file_refuses_a_key_that_binds_nobody(key):
-    with pytest.raises(TrustFileError, match="line 1: public key"):
+    with pytest.raises(TrustFileError, match="line 1: .*public key"):
         parse("ed25519:" + key)
 
 
