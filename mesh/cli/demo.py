@@ -20,7 +20,7 @@ from mesh.errors import MeshError, UsageError
 
 if TYPE_CHECKING:
     from mesh.cli.assembly import Assembly
-    from mesh.engine.protocol import Served, ServingEngine, TokenSink
+    from mesh.engine.protocol import Scores, Served, ServingEngine, TokenSink
     from mesh.replay.verdict import Verdict
     from mesh.schema.disclosure import Disclosure
     from mesh.schema.request import ServeRequest
@@ -216,7 +216,7 @@ class _Swapping:
         self.cancelled = sink.cancelled
         self.put_ids: list[int] = []
 
-    def put(self, token: int) -> None:
+    def put(self, token: int, scores: Scores | None = None) -> None:
         if len(self.put_ids) == self._position:
             token ^= 1
         self.put_ids.append(token)
@@ -230,7 +230,7 @@ class _Collector:
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     count: int = 0
 
-    def put(self, token: int) -> None:
+    def put(self, token: int, scores: Scores | None = None) -> None:
         self.count += 1
 
     async def settle(self) -> int:

@@ -17,7 +17,7 @@ from mesh.engine import gguf_frames as frames
 from mesh.engine.chat_template import ChatTemplate
 from mesh.engine.gguf_described import GgufConfig, SelfCheck, backend_id, check_tokenizer
 from mesh.engine.gguf_process import ChildProcess, Message, restart_delay_s
-from mesh.engine.protocol import Served, TokenSink
+from mesh.engine.protocol import MAX_SCORES, Scores, Served, TokenSink, scores_wanted
 from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, SchemaError, WeightsChanged
 from mesh.identity.files import FileIdentity
 from mesh.identity.model import GgufModel, read_model
@@ -55,6 +55,7 @@ class GgufEngine:
     process: bytes
     context_tokens: int
     slots: int
+    max_scores = MAX_SCORES
     self_check: SelfCheck
 
     def __init__(self, config: GgufConfig, *, random: Callable[[int], bytes] = os.urandom) -> None:
@@ -151,7 +152,7 @@ class GgufEngine:
         sampling = request.sampling.to_map()
         child.send({
             "op": "serve", "serve": number, "prompt": pack_ids(prompt), "max_tokens": request.max_tokens,
-            "sampling": sampling,
+            "sampling": sampling, "scores": -1 if (wanted := scores_wanted(sink)) is None else wanted,
         })  # fmt: skip
         cancelled: asyncio.Future[Any] = asyncio.ensure_future(sink.cancelled.wait())
         endings: set[asyncio.Future[Any]] = {running.done, cancelled}
@@ -184,7 +185,7 @@ class GgufEngine:
             )  # fmt: skip
         return await asyncio.to_thread(self._template.render, messages)
 
-    async def encode(self, text: str, *, special: bool) -> list[int]:
+    async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
         child = self._child
         if child is None or not self._up.is_set():
             raise self._unavailable()
@@ -192,7 +193,7 @@ class GgufEngine:
         answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         self._texts[number] = answer
         try:
-            child.send({"op": "encode", "call": number, "text": text, "special": special})
+            child.send({"op": "encode", "call": number, "text": text, "special": special, "bare": bare})
             return await answer
         finally:
             self._texts.pop(number, None)
@@ -307,8 +308,8 @@ class GgufEngine:
     def _on_message(self, message: Message) -> None:
         match message["op"]:
             case "step":
-                for serve, token, margin in frames.unpack_step(message["tokens"]):
-                    self._take(serve, token, margin)
+                for made in frames.unpack_step(message["tokens"]):
+                    self._take(*made)
             case "done":
                 if message["finish"] not in frames.FINISHES:
                     raise EngineFailed("engine pipe: done.finish is none that a child may report")
@@ -329,7 +330,7 @@ class GgufEngine:
                     raise EngineFailed("engine pipe: loaded twice")
                 self._loaded.set_result(message)
 
-    def _take(self, serve: int, token: int, margin: float | None) -> None:
+    def _take(self, serve: int, token: int, margin: float | None, scores: Scores | None) -> None:
         running = self._running.get(serve)
         if running is None or running.done.done():
             return
@@ -338,7 +339,10 @@ class GgufEngine:
         running.tokens.append(token)
         running.margins.append(margin)
         try:
-            running.sink.put(token)
+            if scores is None:
+                running.sink.put(token)
+            else:
+                running.sink.put(token, scores)
         except Exception as e:  # noqa: BLE001 - one serve's sink must not end the others
             running.done.set_exception(EngineFailed(f"gguf engine: the sink failed: {type(e).__name__}"))
 

@@ -161,7 +161,11 @@ class Child:
             step = slots.step()
             if step.tokens:
                 self._send({
-                    "op": "step", "tokens": [[serve, t, frames.pack_margin(margin)] for serve, t, margin in step.tokens]
+                    "op": "step",
+                    "tokens": [
+                        [serve, t, frames.pack_margin(margin), frames.pack_scores(scores)]
+                        for serve, t, margin, scores in step.tokens
+                    ],
                 })  # fmt: skip
             for serve, finish in step.ended:
                 with self._serves_lock:
@@ -175,7 +179,7 @@ class Child:
         while True:
             text = self._texts.get()
             try:
-                ids = model.tokenize(text["text"], special=text["special"])
+                ids = model.tokenize(text["text"], special=text["special"], bare=text["bare"])
             except EngineFailed as e:
                 self._send({"op": "refused", "call": text["call"], "reason": str(e)})
             else:
@@ -198,6 +202,7 @@ def _order(message: dict[str, Any]) -> Any:
         serve=message["serve"], prompt=tuple(unpack_ids(message["prompt"])), max_tokens=message["max_tokens"],
         plan=plan, stop=tuple(sampling["stop"]),
         stop_ids=frozenset(sampling["stop_ids"]), ignore_eos=sampling["ignore_eos"],
+        scores=None if message["scores"] < 0 else message["scores"],
     )  # fmt: skip
 
 

@@ -9,22 +9,26 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
+from mesh.engine.protocol import Scores
 from mesh.errors import EncodingError, EngineFailed
 from mesh.schema import canonical
 
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024  # the pieces of a vocabulary of a million ids, a prompt of 16 million ids
 _HEAD: Final = struct.Struct(">I")
 _MARGIN: Final = struct.Struct("<d")
+_SCORE: Final = struct.Struct("<Id")
 
 # From the engine to its child.
 TO_CHILD: Final[dict[str, dict[str, type]]] = {
     "load": {"path": str, "settings": dict, "overrides": list, "together_always": bool},
-    "serve": {"serve": int, "prompt": bytes, "max_tokens": int, "sampling": dict},
+    # `scores`: of how many of the likeliest ids, -1: none at all
+    "serve": {"serve": int, "prompt": bytes, "max_tokens": int, "sampling": dict, "scores": int},
     "cancel": {"serve": int},
-    "encode": {"call": int, "text": str, "special": bool},
+    "encode": {"call": int, "text": str, "special": bool, "bare": bool},
 }
-# From the child. `step` has one [serve, id, margin] for each sequence that grew; a margin is 8 bytes of little-endian
-# float64 (payload values have no floats), empty where there is none.
+# From the child. `step` has one [serve, id, margin, scores] for each sequence that grew; a margin is 8 bytes of
+# little-endian float64 (payload values have no floats), empty where there is none. Scores are that of the id and, for
+# each of the likeliest, its id as u32 and its own; empty where nobody wants them.
 FROM_CHILD: Final[dict[str, dict[str, type]]] = {
     "loaded": {
         "version": str, "library": bytes, "pieces": list, "bos": bytes, "eos": bytes, "add_bos": bool, "check": dict,
@@ -94,15 +98,32 @@ def pack_margin(margin: float | None) -> bytes:
     return b"" if margin is None else _MARGIN.pack(margin)
 
 
-def unpack_step(tokens: list[Any]) -> list[tuple[int, int, float | None]]:
-    """(serve, id, margin) of a `step`. Raises EngineFailed."""
+def pack_scores(scores: Scores | None) -> bytes:
+    if scores is None:
+        return b""
+    return _MARGIN.pack(scores.chosen) + b"".join(_SCORE.pack(*pair) for pair in scores.best)
+
+
+def _unpack_scores(data: bytes) -> Scores | None:
+    if not data:
+        return None
+    (chosen,) = _MARGIN.unpack_from(data)
+    return Scores(chosen, tuple(_SCORE.iter_unpack(data[_MARGIN.size :])))
+
+
+def unpack_step(tokens: list[Any]) -> list[tuple[int, int, float | None, Scores | None]]:
+    """(serve, id, margin, scores) of a `step`. Raises EngineFailed."""
     out = []
     for item in tokens:
         match item:
-            case [int(serve), int(token), bytes(margin)] if len(margin) in (0, _MARGIN.size) and token >= 0:
-                out.append((serve, token, _MARGIN.unpack(margin)[0] if margin else None))
+            case [int(serve), int(token), bytes(margin), bytes(scores)] if (
+                len(margin) in (0, _MARGIN.size)
+                and token >= 0
+                and (not scores or (len(scores) >= _MARGIN.size and (len(scores) - _MARGIN.size) % _SCORE.size == 0))
+            ):
+                out.append((serve, token, _MARGIN.unpack(margin)[0] if margin else None, _unpack_scores(scores)))
             case _:
-                raise EngineFailed("engine pipe: step.tokens holds something else than [serve, id, margin]")
+                raise EngineFailed("engine pipe: step.tokens holds something else than [serve, id, margin, scores]")
     return out
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mesh.engine import gguf_abi as abi
+from mesh.engine.protocol import Scores
 from mesh.errors import EngineFailed
 
 Row = npt.NDArray[np.float32]  # one float32 logit for each id of the vocabulary
@@ -110,9 +111,9 @@ class Model:
     def forget_all(self) -> None:
         self._library.llama_memory_clear(self._memory, True)
 
-    def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """Ids of `text`, led by the beginning-of-sequence id where the model wants one and the text has none. An end
-        id is never added: a prompt goes on."""
+    def tokenize(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
+        """Ids of `text`, led by the beginning-of-sequence id where the model wants one and the text has none, but for a
+        `bare` one. An end id is never added: a prompt goes on."""
         raw = text.encode()
         # no vocabulary makes more tokens than bytes, but for the space some put first
         room = len(raw) + 2
@@ -121,7 +122,7 @@ class Model:
         if not 0 <= count <= room:
             raise EngineFailed(f"tokenizer: {len(raw)} bytes need {abs(count)} ids, expected at most {room}")
         found = ids[:count]
-        if self.add_bos and self.bos >= 0 and found[:1] != [self.bos]:
+        if self.add_bos and not bare and self.bos >= 0 and found[:1] != [self.bos]:
             found.insert(0, self.bos)
         return found
 
@@ -239,6 +240,19 @@ class Sampler:
 
     def close(self) -> None:
         self._library.llama_sampler_free(self._chain)
+
+
+def scores_of(row: Row, token: int, count: int) -> Scores:
+    """Scores of `token` and of the `count` likeliest ids; of two that are equal the lower id comes first."""
+    logits = row.astype(np.float64)
+    peak = logits.max()
+    total = peak + math.log(np.exp(logits - peak).sum())
+    count = min(count, logits.size)
+    # every id that ties with the last place, so that the choice between them is by id and not by the partition
+    least = np.partition(logits, -count)[-count] if count else math.inf
+    places = np.flatnonzero(logits >= least)
+    best = places[np.lexsort((places, -logits[places]))][:count]
+    return Scores(float(logits[token] - total), tuple((int(i), float(logits[i] - total)) for i in best))
 
 
 class _BatchArrays:

@@ -6,13 +6,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mesh.engine.gguf_model import Feed, Model, Sampler, SamplingPlan
+from mesh.engine.gguf_model import Feed, Model, Sampler, SamplingPlan, scores_of
+from mesh.engine.protocol import Scores
 from mesh.engine.stops import StopMatcher
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A serve as the child was asked for it. `serve` is the parent's number for it."""
+    """A serve as the child was asked for it. `serve` is the parent's number for it; `scores` of how many of the
+    likeliest ids scores are wanted, None: none."""
 
     serve: int
     prompt: tuple[int, ...]
@@ -21,6 +23,7 @@ class Order:
     stop: tuple[str, ...]
     stop_ids: frozenset[int]
     ignore_eos: bool
+    scores: int | None = None
 
 
 @dataclass(slots=True)
@@ -42,9 +45,10 @@ class _Sequence:
 
 @dataclass(slots=True)
 class Step:
-    """What came of one step: [serve, id, margin] of each sequence that grew, and serves that ended, with how."""
+    """What came of one step: (serve, id, margin, scores) of each sequence that grew, and serves that ended, with
+    how."""
 
-    tokens: list[tuple[int, int, float | None]] = field(default_factory=list)
+    tokens: list[tuple[int, int, float | None, Scores | None]] = field(default_factory=list)
     ended: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -95,7 +99,9 @@ class Slots:
             token, margin = sequence.sampler.choose(row, index)
             sequence.last = token
             sequence.made += 1
-            out.tokens.append((sequence.order.serve, token, margin))
+            wanted = sequence.order.scores
+            scores = None if wanted is None else scores_of(row, token, wanted)
+            out.tokens.append((sequence.order.serve, token, margin, scores))
             finish = self._finish(sequence, token)
             if finish is not None:
                 self._end(sequence, finish, out)

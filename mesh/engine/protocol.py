@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity, ServeOutcome
 from mesh.schema.request import ServeRequest
+
+MAX_SCORES: Final = 20  # of the likeliest ids at one position: OpenAI's limit, and what a vLLM server gives unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,32 @@ class Served:
     margins: tuple[float, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Natural log-probabilities at one position, from the logits as the model made them: before biases, penalties,
+    grammar, temperature and cuts. `chosen` is that of the id that was taken, `best` the likeliest ids with theirs, best
+    first."""
+
+    chosen: float
+    best: tuple[tuple[int, float], ...]
+
+
 class TokenSink(Protocol):
-    """Where an engine puts tokens as it makes them, and where it hears that nobody wants more."""
+    """Where an engine puts tokens as it makes them, and where it hears that nobody wants more. One that has an
+    attribute `scores_wanted` asks a ScoringEngine for scores."""
 
     cancelled: asyncio.Event
 
-    def put(self, token: int) -> None:
-        """Hand over the next committed id. Never blocks; what is put must be what `Served.tokens` says."""
+    def put(self, token: int, scores: Scores | None = None) -> None:
+        """Hand over the next committed id. Never blocks; what is put must be what `Served.tokens` says. `scores` come
+        only where they are wanted."""
         ...
+
+
+def scores_wanted(sink: TokenSink) -> int | None:
+    """How many of the likeliest ids `sink` wants scores of, beside the chosen one; None: no scores at all."""
+    wanted: int | None = getattr(sink, "scores_wanted", None)
+    return wanted
 
 
 class ServingEngine(Protocol):
@@ -76,6 +96,13 @@ class ServingEngine(Protocol):
 
 
 @runtime_checkable
+class ScoringEngine(Protocol):
+    """An engine that gives every id with its scores where the sink wants them."""
+
+    max_scores: int  # of how many of the likeliest ids
+
+
+@runtime_checkable
 class TextEngine(Protocol):
     """An engine that also owns the text side of its model: the chat template and the vocabulary."""
 
@@ -84,8 +111,9 @@ class TextEngine(Protocol):
         model has no template (code `no_chat_template`) or its template refuses the messages (`template_error`)."""
         ...
 
-    async def encode(self, text: str, *, special: bool) -> list[int]:
-        """Token ids of `text`; with `special`, control tokens spelled in it count as such (rendered chats)."""
+    async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
+        """Token ids of `text`; with `special`, control tokens spelled in it count as such (rendered chats). `bare`
+        leaves out the ids that the model wants in front of any text."""
         ...
 
     def piece(self, token: int) -> bytes:

@@ -148,7 +148,7 @@ class ReferenceEngine:
             lines.append(f"{role}: {content}\n")
         return "".join(lines) + "assistant:"
 
-    async def encode(self, text: str, *, special: bool) -> list[int]:
+    async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
         """The UTF-8 bytes as ids 0..255. There are no control tokens, so `special` changes nothing."""
         return list(text.encode())
 

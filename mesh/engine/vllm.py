@@ -16,7 +16,7 @@ from typing import Any, Final
 from mesh.engine.chat_template import ChatTemplate
 from mesh.engine.hf_model import HfModel, read_hf_model
 from mesh.engine.hf_tokenizer import HfTokenizer, read_hf_tokenizer
-from mesh.engine.protocol import Served, TokenSink
+from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, scores_wanted
 from mesh.engine.vllm_described import (
     ServerFacts,
     VllmConfig,
@@ -68,6 +68,7 @@ class VllmEngine:
     process: bytes
     context_tokens: int
     slots: int
+    max_scores = MAX_SCORES
     self_check: SelfCheck
 
     def __init__(self, config: VllmConfig, *, launch: Launch | None, random: Callable[[int], bytes]) -> None:
@@ -138,7 +139,7 @@ class VllmEngine:
             raise EngineFailed(f"vllm engine: {len(prompt)} prompt ids, the request says {request.prompt_tokens}")
         if not self._up:
             raise self._unavailable()
-        transcript = Transcript(request, prompt, self._bytes_of, self._facts.fingerprint)
+        transcript = Transcript(request, prompt, self._bytes_of, self._facts.fingerprint, scores_wanted(sink))
         usage: Usage | None = None
         if not sink.cancelled.is_set():
             reading = asyncio.create_task(self._read(transcript, sink))
@@ -366,12 +367,15 @@ class VllmEngine:
     # --- one serve
 
     async def _read(self, transcript: Transcript, sink: TokenSink) -> Usage | None:
-        body = completion_body(transcript.request, transcript.prompt, self._facts.model, margins=self._config.margins)
+        body = completion_body(
+            transcript.request, transcript.prompt, self._facts.model, margins=self._config.margins,
+            scores=transcript.wanted,
+        )  # fmt: skip
         usage: Usage | None = None
         async with self._server.stream(body) as events:
             async for event in events:
                 if isinstance(event, Chunk):
-                    self._deliver(transcript.take(event), sink)
+                    self._deliver(transcript, event, sink)
                     if transcript.finish is not None and event.finish is None:
                         return None  # complete by a stop string that the server did not see: leaving ends it
                 elif isinstance(event, Usage):
@@ -381,10 +385,14 @@ class VllmEngine:
         transcript.close(usage)
         return usage
 
-    def _deliver(self, tokens: Sequence[int], sink: TokenSink) -> None:
-        for token in tokens:
+    def _deliver(self, transcript: Transcript, chunk: Chunk, sink: TokenSink) -> None:
+        before = len(transcript.tokens)
+        for place, token in enumerate(transcript.take(chunk), before):
             try:
-                sink.put(token)
+                if transcript.wanted is None:
+                    sink.put(token)
+                else:
+                    sink.put(token, transcript.scores[place])
             except EngineError:
                 raise
             except Exception as e:  # noqa: BLE001 - whatever the sink's fault is, the serve has an end
@@ -410,10 +418,10 @@ class VllmTextEngine(VllmEngine):
     async def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         return await self._text.render(messages)
 
-    async def encode(self, text: str, *, special: bool) -> list[int]:
+    async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
         if not self._up:
             raise self._unavailable()
-        return await self._text.encode(text, special=special)
+        return await self._text.encode(text, special=special, bare=bare)
 
     def piece(self, token: int) -> bytes:
         return self._text.piece(token)

@@ -54,9 +54,12 @@ def refusal_of(request: ServeRequest, context_tokens: int, vocabulary: int | Non
     return None
 
 
-def completion_body(request: ServeRequest, prompt: Sequence[int], model: str, *, margins: bool) -> dict[str, Any]:
+def completion_body(
+    request: ServeRequest, prompt: Sequence[int], model: str, *, margins: bool, scores: int | None = None
+) -> dict[str, Any]:
     """Every parameter of the sampling is there, so that neither the server's defaults nor the model folder's
-    generation_config.json decide anything."""
+    generation_config.json decide anything. `scores`: of how many of the likeliest ids log-probabilities are wanted,
+    None: none."""
     sampling = request.sampling
     body: dict[str, Any] = {
         "model": model,
@@ -86,6 +89,6 @@ def completion_body(request: ServeRequest, prompt: Sequence[int], model: str, *,
         "length_penalty": 1.0,
         "watermarking": False,
     }
-    if margins:
-        body |= {"logprobs": 2, "return_tokens_as_token_ids": True}
+    if margins or scores is not None:
+        body |= {"logprobs": max(2 if margins else 0, scores or 0), "return_tokens_as_token_ids": True}
     return body

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
+from mesh.engine.protocol import Scores
 from mesh.engine.stops import StopMatcher
 from mesh.errors import EngineFailed
 from mesh.schema.limits import MAX_TOKEN_ID
@@ -24,13 +25,15 @@ _LOGPROB_KEY: Final = "token_id:"
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Ids as they came, None where the server sent none at all. `logprobs` has one entry per id: the best two of that
-    position, and `chosen` the one of the id itself. `prompt` is what the server says it read, in the first chunk."""
+    """Ids as they came, None where the server sent none at all. Log-probabilities have one entry per id: `best` the
+    best two of that position, `ranked` all ids that came with theirs, best first, and `chosen` the one of the id
+    itself. `prompt` is what the server says it read, in the first chunk."""
 
     tokens: tuple[int, ...] | None
     prompt: tuple[int, ...] | None = None
     best: tuple[tuple[float, float] | None, ...] | None = None
     chosen: tuple[float, ...] | None = None
+    ranked: tuple[tuple[tuple[int, float], ...], ...] | None = None
     finish: str | None = None
     stop: int | str | None = None
     fingerprint: str | None = None
@@ -102,8 +105,9 @@ def read_answer(answer: dict[str, Any]) -> Chunk | Usage:
     finish, stop = choice.get("finish_reason"), choice.get("stop_reason")
     if not (finish is None or type(finish) is str) or not (stop is None or type(stop) in (int, str)):
         _fail("finish_reason or stop_reason of a wrong type")
-    best, chosen = _logprobs(choice.get("logprobs"), tokens)
-    return Chunk(tokens, _ids(choice, "prompt_token_ids"), best, chosen, finish, stop, fingerprint)
+    ranked, chosen = _logprobs(choice.get("logprobs"), tokens)
+    best = None if ranked is None else tuple(_best_two(entry) for entry in ranked)
+    return Chunk(tokens, _ids(choice, "prompt_token_ids"), best, chosen, ranked, finish, stop, fingerprint)
 
 
 def error_text(error: Any) -> str:
@@ -145,8 +149,8 @@ def _usage(usage: Any, fingerprint: str | None) -> Usage:
 
 def _logprobs(
     logprobs: Any, tokens: tuple[int, ...] | None
-) -> tuple[tuple[tuple[float, float] | None, ...] | None, tuple[float, ...] | None]:
-    """The best two at each position, None where fewer came, and the id's own."""
+) -> tuple[tuple[tuple[tuple[int, float], ...], ...] | None, tuple[float, ...] | None]:
+    """All ids at each position with theirs, best first, and the id's own."""
     if logprobs is None or tokens is None:
         return None, None
     top, chosen = (
@@ -154,17 +158,24 @@ def _logprobs(
     )
     if type(top) is not list or type(chosen) is not list or not len(top) == len(chosen) == len(tokens):
         _fail("logprobs that do not fit the ids")
-    best: list[tuple[float, float] | None] = []
+    ranked: list[tuple[tuple[int, float], ...]] = []
     for entry in top:
         if type(entry) is not dict or not all(
             key.startswith(_LOGPROB_KEY) and _is_finite(value) for key, value in entry.items()
         ):
             _fail("logprobs that are not by token id")
-        values = sorted(entry.values(), reverse=True)
-        best.append((values[0], values[1]) if len(values) > 1 else None)
+        try:
+            pairs = [(int(key.removeprefix(_LOGPROB_KEY)), value) for key, value in entry.items()]
+        except ValueError:
+            _fail("logprobs that are not by token id")
+        ranked.append(tuple(sorted(pairs, key=lambda pair: (-pair[1], pair[0]))))
     if not all(map(_is_finite, chosen)):
         _fail("logprobs that are not numbers")
-    return tuple(best), tuple(chosen)
+    return tuple(ranked), tuple(chosen)
+
+
+def _best_two(entry: tuple[tuple[int, float], ...]) -> tuple[float, float] | None:
+    return (entry[0][1], entry[1][1]) if len(entry) > 1 else None
 
 
 def _is_finite(value: Any) -> bool:
@@ -177,14 +188,17 @@ class Transcript:
     """One answer as it comes in. `take` gives the ids of a chunk that count; `finish` is set once it has ended.
 
     A stop string ends it at the id that completes it, whatever the server still sends; `piece` gives an id's bytes.
+    `wanted` is of how many of the likeliest ids scores are asked for, None: none; `scores` then has one for each id.
     """
 
     request: ServeRequest
     prompt: Sequence[int]
     piece: Callable[[int], bytes]
     fingerprint: str | None  # what the server called itself at load
+    wanted: int | None = None
     tokens: list[int] = field(default_factory=list)
     margins: list[float | None] = field(default_factory=list)
+    scores: list[Scores] = field(default_factory=list)
     finish: str | None = None
     cached: int | None = None
     _stops: StopMatcher = field(init=False)
@@ -221,6 +235,10 @@ class Transcript:
             self.tokens.append(token)
             best = None if chunk.best is None else chunk.best[place]
             self.margins.append(None if best is None else best[0] - best[1])
+            if self.wanted is not None:
+                if chunk.ranked is None or chunk.chosen is None:
+                    _fail("no log-probabilities although logprobs was asked for")
+                self.scores.append(Scores(chunk.chosen[place], chunk.ranked[place][: self.wanted]))
             if self._stops.push(self.piece(token)) or token in self._stop_ids:
                 self.finish = "stop"
                 break

@@ -54,10 +54,10 @@ class VllmText:
             )  # fmt: skip
         return await asyncio.to_thread(self._template.render, messages)
 
-    async def encode(self, text: str, *, special: bool) -> list[int]:
+    async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
         """A rendered chat brings its control tokens along; a bare text gets those that the tokenizer begins one with.
         In both, a control token spelled in the text counts as one: the server has no way to say otherwise."""
-        ids = await self._server.encode(self._model, text, additions=not special)
+        ids = await self._server.encode(self._model, text, additions=not special and not bare)
         if any(token >= len(self._tokenizer.pieces) for token in ids):
             raise EngineUnsupported("vllm server: tokenized a text to ids that the tokenizer folder does not have")
         return ids

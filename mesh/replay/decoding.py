@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mesh.engine.protocol import Served, ServingEngine
+from mesh.engine.protocol import Scores, Served, ServingEngine
 from mesh.errors import EngineFailed, Refused
 from mesh.schema.outcome import Finish
 from mesh.schema.request import ServeRequest
@@ -40,7 +40,7 @@ class _Tape:
         if length == 0:
             self.cancelled.set()
 
-    def put(self, token: int) -> None:
+    def put(self, token: int, scores: Scores | None = None) -> None:
         self.tokens.append(token)
         if len(self.tokens) == self._length:
             self.cancelled.set()

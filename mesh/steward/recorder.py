@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from mesh.engine.protocol import Served, ServingEngine
+from mesh.engine.protocol import Scores, Served, ServingEngine, scores_wanted
 from mesh.errors import EngineError, EngineFailed
 from mesh.schema.limits import MAX_TOKEN_ID
 from mesh.schema.request import ServeRequest
@@ -21,10 +21,11 @@ class Recorder:
         self._sink = sink
         self._max_tokens = max_tokens
         self.cancelled = sink.cancelled
+        self.scores_wanted = scores_wanted(sink)
         self.put_ids: list[int] = []
         self.closed = False
 
-    def put(self, token: int) -> None:
+    def put(self, token: int, scores: Scores | None = None) -> None:
         if self.closed:
             return
         if not 0 <= token <= MAX_TOKEN_ID:
@@ -32,7 +33,10 @@ class Recorder:
         if len(self.put_ids) >= self._max_tokens:
             raise EngineFailed(f"engine gave more than max_tokens {self._max_tokens} tokens")
         self.put_ids.append(token)
-        self._sink.put(token)
+        if scores is None:
+            self._sink.put(token)
+        else:
+            self._sink.put(token, scores)
 
 
 async def run(

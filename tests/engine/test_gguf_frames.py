@@ -8,10 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.engine import gguf_frames as frames
+from mesh.engine.protocol import Scores
 from mesh.errors import EngineFailed
 from mesh.schema import canonical
 
-STEP = {"op": "step", "tokens": [[1, 5, frames.pack_margin(0.25)], [2, 0, b""]]}
+STEP = {
+    "op": "step",
+    "tokens": [[1, 5, frames.pack_margin(0.25), frames.pack_scores(Scores(-0.5, ((5, -0.5),)))], [2, 0, b"", b""]],
+}
 DONE = {"op": "done", "serve": 1, "finish": "stop"}
 LOADED = {
     "op": "loaded", "version": "1", "library": bytes(32), "pieces": [b"a"], "bos": b"", "eos": b"", "add_bos": False,
@@ -94,14 +98,46 @@ def test_no_damage_to_a_frame_does_anything_but_parse_or_fail(data: st.DataObjec
         pass
 
 
-@given(st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 2**32 - 1), st.none() | st.floats(allow_nan=False))))
-def test_margins_cross_exactly(tokens: list[tuple[int, int, float | None]]) -> None:
-    packed = [[serve, token, frames.pack_margin(margin)] for serve, token, margin in tokens]
+SCORES = st.builds(
+    Scores,
+    st.floats(allow_nan=False),
+    st.lists(st.tuples(st.integers(0, 2**32 - 1), st.floats(allow_nan=False))).map(tuple),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2**31),
+            st.integers(0, 2**32 - 1),
+            st.none() | st.floats(allow_nan=False),
+            st.none() | SCORES,
+        )
+    )
+)
+def test_margins_and_scores_cross_exactly(tokens: list[tuple[int, int, float | None, Scores | None]]) -> None:
+    packed = [
+        [serve, id_, frames.pack_margin(margin), frames.pack_scores(scores)] for serve, id_, margin, scores in tokens
+    ]
     [message] = read(frames.pack_frame({"op": "step", "tokens": packed}))
     assert frames.unpack_step(message["tokens"]) == tokens
 
 
-@pytest.mark.parametrize("tokens", [[1], [[1, 2]], [[1, 2, b"1234"]], [[1, -2, b""]], [["1", 2, b""]], [[1, 2, 3]]])
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [1],
+        [[1, 2]],
+        [[1, 2, b""]],
+        [[1, 2, b"1234", b""]],
+        [[1, -2, b"", b""]],
+        [["1", 2, b"", b""]],
+        [[1, 2, 3, b""]],
+        [[1, 2, b"", 3]],
+        [[1, 2, b"", b"1234"]],
+        [[1, 2, b"", b"12345678" + b"1" * 11]],
+    ],
+)
 def test_a_step_of_another_shape_is_refused(tokens: list[Any]) -> None:
     with pytest.raises(EngineFailed, match=r"step\.tokens"):
         frames.unpack_step(tokens)

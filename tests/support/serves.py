@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from mesh.engine.protocol import Served, ServingEngine
+from mesh.engine.protocol import Scores, Served, ServingEngine
 from mesh.schema.request import Sampling, ServeRequest, prompt_hash_of_ids
 
 
@@ -44,3 +44,16 @@ async def serve(
     served = await engine.serve(request_for(prompt, max_tokens, **sampling), prompt, sink)
     assert tuple(sink.tokens) == served.tokens
     return served
+
+
+class ScoreSink(Sink):
+    """One that also wants the scores of so many ids."""
+
+    def __init__(self, scores_wanted: int) -> None:
+        super().__init__()
+        self.scores_wanted = scores_wanted
+        self.scores: list[Scores | None] = []
+
+    def put(self, token: int, scores: Scores | None = None) -> None:
+        super().put(token)
+        self.scores.append(scores)
