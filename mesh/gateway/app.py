@@ -17,6 +17,7 @@ from mesh.gateway.completions import CALLER, SERVE, Completions
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.evidence import Evidence, Health
 from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, where
+from mesh.gateway.tokens import Tokens
 from mesh.steward.steward import Steward
 
 log = logging.getLogger("mesh.gateway")
@@ -48,6 +49,7 @@ class Gateway:
         self._gate = Gatekeeper(keys)
         self._completions = Completions(steward, list(engines), config)
         self._health = Health(steward, engines)
+        self._tokens = Tokens(list(engines), config)
         self._evidence = Evidence(steward, engines, int(time.time()))
         self._runner: web.AppRunner | None = None
         self._purging: asyncio.Task[None] | None = None
@@ -63,6 +65,7 @@ class Gateway:
                 web.get("/readyz", self._health.ready),
                 web.post("/v1/chat/completions", self._completions.chat),
                 web.post("/v1/completions", self._completions.text),
+                *self._tokens.routes(),
                 *self._evidence.routes(),
             ]
         )

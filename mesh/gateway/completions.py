@@ -8,67 +8,36 @@ first byte of a stream goes out only after that.
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
 from mesh.engine.protocol import ServingEngine, TextEngine
-from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, MeshError
+from mesh.errors import BadRequest, EngineFailed, EngineUnavailable, MeshError
 from mesh.gateway import shapes
+from mesh.gateway.answering import Answering, held_answer
+from mesh.gateway.bodies import read_body
+from mesh.gateway.choices import Choice, Outcome, Serve, fault_of, request_of
 from mesh.gateway.config import GatewayConfig
-from mesh.gateway.events import STREAM_TYPE, EventStream
-from mesh.gateway.faults import error_body, headers_of, status_of, where
-from mesh.gateway.jsonbody import inflate, parse_object
 from mesh.gateway.openai import Call, parse_chat, parse_completion
 from mesh.gateway.preparing import Prepared, choose, prepare
-from mesh.gateway.repeats import Answer, Answers
+from mesh.gateway.repeats import Answers
 from mesh.gateway.room import Room
 from mesh.gateway.sink import TokenStream
 from mesh.ledger import Idempotency
-from mesh.schema.ids import ContentId, serve_id_text
 from mesh.steward.serves import Repeated, SealedServe
 from mesh.steward.steward import Admitted, Steward
 
-log = logging.getLogger("mesh.gateway")
-
-OFF_LOOP_BYTES = 64 * 1024  # bodies from here on are parsed in a thread
-JSON_TYPE = "application/json"
 _MAX_KEY_CHARS = 255
 _CUT_S = 5.0  # after the cut at shutdown, how long a client may take to read the rest
 
 # What a handler tells the access log.
 CALLER = web.RequestKey("caller", str)
 SERVE = web.RequestKey("serve", str)
-
-
-@dataclass(slots=True)
-class _Serve:
-    """A serve on its way, and everything its handler needs to say of it."""
-
-    call: Call
-    prepared: Prepared
-    shape: shapes.Shape
-    sink: TokenStream
-    task: asyncio.Task[SealedServe | Repeated]
-    repeat: tuple[str, str, bytes] | None  # caller, key and body's keyed hash
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Mesh-Serve": serve_id_text(self.shape.serve_id)}
-
-    def mesh_object(self, served: SealedServe) -> dict[str, Any]:
-        return shapes.mesh_object(
-            served,
-            incomplete=self.sink.incomplete,
-            disclose=self.call.mesh.disclose,
-            prompt=self.prepared.text,
-        )
 
 
 class Completions:
@@ -92,6 +61,7 @@ class Completions:
             engine.recipe_id: Room(engine.slots, config.queue, config.queue_wait_s, clock) for engine in engines
         }
         self._answers = Answers(config.repeat_answers, config.repeat_bytes, config.repeat_s, clock)
+        self._answering = Answering(steward, config, self._answers)
         self._running: dict[asyncio.Task[Any], TokenStream] = {}
         self.draining = False
 
@@ -118,10 +88,10 @@ class Completions:
     async def _handle(self, request: web.Request, parse: Callable[..., Call], *, chat: bool) -> web.StreamResponse:
         self._check_open()
         caller = request[CALLER]
-        body, call = await self._read(request, parse)
+        body, call = await read_body(request, self._config, lambda body: parse(body, self._random))
         repeat = self._repeat_key(request, caller, body)
         if repeat is not None and (held := self._answers.get(*repeat)) is not None:
-            return _held_answer(held)
+            return held_answer(held)
         engine = choose(self._engines, call.model)
         room = self._rooms[engine.recipe_id]
         if room.full:  # said before the work of tokenizing
@@ -137,45 +107,25 @@ class Completions:
                 room.leave(self._clock())
                 raise
         serve = self._start(call, prepared, admitted, repeat, room, chat=chat)
-        request[SERVE] = serve_id_text(serve.shape.serve_id)
+        request[SERVE] = serve.headers["Mesh-Serve"]
+        while serve.begun < call.n and room.free:
+            await room.enter()  # which does not wait
+            self._begin(serve, admitted, room)
         try:
             if call.stream:
-                return await self._streamed(request, serve)
-            return await self._plain(serve)
+                return await self._answering.streamed(request, serve)
+            return await self._answering.plain(serve)
         except asyncio.CancelledError:  # the client is gone
-            serve.sink.abandon()
+            serve.abandon()
             raise
         except MeshError:
-            if not serve.sink.settled:
+            if not serve.settled:
                 del request[SERVE]  # it never began, so nobody should look for its receipt
             raise
 
     def _check_open(self) -> None:
         if self.draining:
             raise EngineUnavailable("the server is shutting down")
-
-    async def _read(self, request: web.Request, parse: Callable[..., Call]) -> tuple[bytes, Call]:
-        """The body and what it asks for. JSON has to be called JSON: a web page of another origin can send anything
-        else without the browser asking first."""
-        if request.content_type != JSON_TYPE:
-            raise BadRequest(f"content-type: expected {JSON_TYPE}", code="unsupported_media_type")
-        data = await self._body(request)
-        encoding = ", ".join(request.headers.getall("Content-Encoding", ())) or None
-
-        def read() -> tuple[bytes, Call]:
-            body = inflate(data, encoding, max_bytes=self._config.max_body_bytes)
-            return body, parse(parse_object(body), self._random)
-
-        if encoding is None and len(data) < OFF_LOOP_BYTES:
-            return read()
-        return await asyncio.to_thread(read)
-
-    async def _body(self, request: web.Request) -> bytes:
-        try:
-            async with asyncio.timeout(self._config.body_timeout_s):
-                return await request.read()
-        except TimeoutError:
-            raise BadRequest("body: not complete in time", code="body_timeout") from None
 
     def _repeat_key(self, request: web.Request, caller: str, body: bytes) -> tuple[str, str, bytes] | None:
         key = request.headers.get("Idempotency-Key")
@@ -198,140 +148,76 @@ class Completions:
         room: Room,
         *,
         chat: bool,
-    ) -> _Serve:
+    ) -> Serve:
         engine = admitted.engine
         piece = engine.piece if isinstance(engine, TextEngine) else lambda token: b""
-        sink = TokenStream(piece, prepared.request.sampling.stop, streamed=call.stream)
-        serve_id = self._steward.new_serve_id()
+        choices = [self._choice(call, prepared, piece, index) for index in range(call.n)]
+        shape = shapes.Shape(chat, choices[0].serve_id, call.model, int(time.time()))
+        serve = Serve(call, prepared, shape, piece, choices, repeat)
+        self._begin(serve, admitted, room)
+        return serve
+
+    def _choice(self, call: Call, prepared: Prepared, piece: Callable[[int], bytes], index: int) -> Choice:
+        request = request_of(prepared, index)
+        sink = TokenStream(piece, request.sampling.stop, streamed=call.stream, scores_wanted=call.logprobs)
+        outcome: Outcome = asyncio.get_running_loop().create_future()
+        return Choice(index, request, self._steward.new_serve_id(), sink, outcome)
+
+    def _begin(self, serve: Serve, admitted: Admitted, room: Room) -> None:
+        """Serve the next choice, and those that no other slot takes after it, in a slot that was entered."""
+        choice = serve.following()
+        if choice is None:
+            return
         started = self._clock()
-        task = asyncio.ensure_future(
-            self._steward.serve(
-                admitted,
-                prepared.ids,
-                sink,
-                serve_id=serve_id,
-                idempotency=None if repeat is None else Idempotency(repeat[1], repeat[2]),
-                prompt_text=prepared.text,
+
+        def run(choice: Choice) -> None:
+            task = asyncio.ensure_future(
+                self._steward.serve(
+                    replace(admitted, request=choice.request),
+                    serve.prepared.ids,
+                    choice.sink,
+                    serve_id=choice.serve_id,
+                    idempotency=_idempotency(serve, choice),
+                    prompt_text=serve.prepared.text,
+                )
             )
-        )
-        self._running[task] = sink
+            self._running[task] = choice.sink
+            task.add_done_callback(lambda task: ended(choice, task))
 
-        def ended(task: asyncio.Task[Any]) -> None:
-            sink.close()
-            room.leave(started)
+        def ended(choice: Choice, task: asyncio.Task[SealedServe | Repeated]) -> None:
+            choice.sink.close()
             del self._running[task]
-            if not task.cancelled():
-                task.exception()  # a handler that is gone asks for it no more
+            fault = _hand_over(task, choice.outcome)
+            if fault is not None:
+                serve.drop(fault)
+            elif self.draining:
+                serve.drop(EngineUnavailable("the server is shutting down; the answer was cut"))
+            following = serve.following()
+            if following is None:
+                room.leave(started)
+            else:
+                run(following)
 
-        task.add_done_callback(ended)
-        shape = shapes.Shape(chat, serve_id, call.model, int(time.time()))
-        return _Serve(call, prepared, shape, sink, task, repeat)
-
-    async def _plain(self, serve: _Serve) -> web.Response:
-        served = await asyncio.shield(serve.task)
-        if isinstance(served, Repeated):
-            return await self._repeated(served, streamed=False)
-        if (fault := _fault_of(served)) is not None:
-            return _failed(fault, serve, served)
-        body = json.dumps(
-            serve.shape.answer(serve.sink.whole(), served, serve.mesh_object(served)),
-            ensure_ascii=False,
-            separators=(",", ":"),
-        ).encode()
-        self._hold(serve, served, body, JSON_TYPE)
-        headers = {**serve.headers, "Mesh-Receipt": served.sealed.id.text}
-        return web.Response(body=body, content_type=JSON_TYPE, charset="utf-8", headers=headers)
-
-    async def _streamed(self, request: web.Request, serve: _Serve) -> web.StreamResponse:
-        first = await serve.sink.take(self._config.keep_alive_s)
-        if first is None:
-            # it ended without text: a refusal before the intent still has a status of its own
-            served = await asyncio.shield(serve.task)
-            if isinstance(served, Repeated):
-                return await self._repeated(served, streamed=True)
-            if (fault := _fault_of(served)) is not None:
-                return _failed(fault, serve, served)
-        stream = EventStream(request, serve.headers, self._config.write_timeout_s, self._answers.max_bytes)
-        try:
-            await stream.open()
-            if (opening := serve.shape.opening()) is not None:
-                await stream.send(shapes.event(opening))
-            while first is not None:
-                await stream.send(shapes.event(serve.shape.text(first)) if first else shapes.KEEP_ALIVE)
-                serve.sink.wrote()
-                first = await serve.sink.take(self._config.keep_alive_s)
-            await self._finish(stream, serve)
-        except (ConnectionError, TimeoutError):  # the client is gone, or takes nothing
-            serve.sink.abandon()
-            stream.abort()
-        except Exception as e:  # noqa: BLE001  the headers are out, so that breaking off is all there is left to say
-            log.error("unforeseen failure in a stream: %s", where(e))
-            serve.sink.abandon()
-            stream.abort()
-        return stream.response
-
-    async def _finish(self, stream: EventStream, serve: _Serve) -> None:
-        try:
-            served = await asyncio.shield(serve.task)
-        except MeshError as e:
-            await stream.send(shapes.event(error_body(e, serve_id=serve.headers["Mesh-Serve"])))
-            return
-        if isinstance(served, Repeated):  # it took longer than a keep-alive to find that out
-            await stream.send(shapes.event(await self._first_receipt(served)) + shapes.DONE)
-            return
-        if (fault := _fault_of(served)) is not None:
-            await stream.send(shapes.event(error_body(fault, **serve.mesh_object(served))))
-            return
-        await stream.send(shapes.event(serve.shape.finish(served, serve.mesh_object(served))))
-        if serve.call.include_usage:
-            await stream.send(shapes.event(serve.shape.usage(served)))
-        await stream.send(shapes.receipt_comment(served))
-        await stream.send(shapes.DONE)
-        if stream.sent is not None:
-            self._hold(serve, served, bytes(stream.sent), STREAM_TYPE)
-
-    def _hold(self, serve: _Serve, served: SealedServe, body: bytes, content_type: str) -> None:
-        if serve.repeat is not None:
-            answer = Answer(body, content_type, serve.headers["Mesh-Serve"], served.sealed.id.text)
-            self._answers.put(*serve.repeat, answer)
-
-    async def _repeated(self, served: Repeated, *, streamed: bool) -> web.Response:
-        """The first receipt, where the first answer is gone."""
-        told = await self._first_receipt(served)
-        headers = {
-            "Mesh-Serve": told["mesh"]["serve_id"],
-            "Mesh-Receipt": told["mesh"]["receipt_id"],
-            "Idempotency-Replayed": "true",
-        }
-        if not streamed:
-            return web.json_response(told, headers=headers)
-        body = shapes.event(told) + shapes.DONE
-        return web.Response(body=body, content_type=STREAM_TYPE, charset="utf-8", headers=headers)
-
-    async def _first_receipt(self, served: Repeated) -> dict[str, Any]:
-        entry = await asyncio.to_thread(self._steward.reader.by_serve, served.serve_id)
-        if entry is None:
-            raise EngineFailed("the receipt of the first serve cannot be found")
-        return shapes.repeated(served.serve_id, ContentId(entry.receipt_id))
+        run(choice)
 
 
-def _fault_of(served: SealedServe) -> EngineError | None:
-    """Why a sealed serve is no answer; None where it is one."""
-    outcome = served.receipt.outcome
-    match outcome.finish:
-        case "stop" | "length":
-            return None
-        case "cancelled":
-            return EngineUnavailable("the server is shutting down; the answer was cut")
-        case _:
-            return served.error or EngineFailed(f"the engine broke its promise: {outcome.reason}")
+def _idempotency(serve: Serve, choice: Choice) -> Idempotency | None:
+    """A client's key is of printable characters, so that those of its other choices are nobody's."""
+    if serve.repeat is None:
+        return None
+    _, key, mac = serve.repeat
+    return Idempotency(key if choice.index == 0 else f"{key}\0{choice.index}", mac)
 
 
-def _failed(fault: EngineError, serve: _Serve, served: SealedServe) -> web.Response:
-    headers = {**serve.headers, **headers_of(fault), "Mesh-Receipt": served.sealed.id.text}
-    return web.json_response(error_body(fault, **serve.mesh_object(served)), status=status_of(fault), headers=headers)
-
-
-def _held_answer(held: Answer) -> web.Response:
-    headers = {"Mesh-Serve": held.serve_id, "Mesh-Receipt": held.receipt_id, "Idempotency-Replayed": "true"}
-    return web.Response(body=held.body, content_type=held.content_type, charset="utf-8", headers=headers)
+def _hand_over(task: asyncio.Task[SealedServe | Repeated], outcome: Outcome) -> MeshError | None:
+    """What became of a serve, for whoever waits for it; why it is no answer, where it is none."""
+    if task.cancelled():
+        outcome.cancel()
+        return EngineUnavailable("the serve was cancelled")
+    if (error := task.exception()) is not None:
+        outcome.set_exception(error)
+        outcome.exception()  # a handler that is gone asks for it no more
+        return error if isinstance(error, MeshError) else EngineFailed("internal error")
+    served = task.result()
+    outcome.set_result(served)
+    return None if isinstance(served, Repeated) else fault_of(served)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mesh.engine.protocol import MAX_SCORES
 from mesh.errors import BadRequest
 from mesh.gateway.fields import Fields, kind, millionths
 from mesh.schema.limits import (
@@ -29,12 +30,14 @@ from mesh.schema.limits import (
 from mesh.schema.request import MILLION, Sampling
 
 Random = Callable[[int], bytes]
+Message = Mapping[str, Any]  # as a chat template takes it
 
 _NOT_YET = "not supported by this server"
 _HEX64 = re.compile(r"[0-9a-fA-F]{64}\Z")
 # `developer` is what newer clients call `system`; templates know the older name.
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _MAX_LABEL_CHARS = 512
+MAX_CHOICES = 16  # each is a serve of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,11 @@ class MeshOptions:
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request, understood. Exactly one of `messages`, `prompt` and `prompt_ids` is there. `max_tokens` None means
-    the server's default."""
+    the server's default. `n` choices are made; `logprobs` is of how many of the likeliest ids they are told, None: no
+    log-probabilities at all."""
 
     model: str
-    messages: tuple[Mapping[str, str], ...] | None
+    messages: tuple[Message, ...] | None
     prompt: str | None
     prompt_ids: tuple[int, ...] | None
     max_tokens: int | None
@@ -61,6 +65,8 @@ class Call:
     stream: bool
     include_usage: bool
     mesh: MeshOptions
+    n: int = 1
+    logprobs: int | None = None
 
     @property
     def prompt_param(self) -> str:
@@ -70,15 +76,15 @@ class Call:
 def parse_chat(body: dict[str, Any], random: Random) -> Call:
     """`POST /v1/chat/completions`. Raises BadRequest with the field's name as `param`."""
     fields = Fields(body)
-    messages = _messages(fields)
-    fields.only("logprobs", (False,), _NOT_YET)
-    fields.refuse(("top_logprobs", "tools", "functions", "function_call", "audio", "prediction"), _NOT_YET)
+    messages = read_messages(fields)
+    logprobs = _chat_logprobs(fields)
+    fields.refuse(("tools", "functions", "function_call", "audio", "prediction"), _NOT_YET)
     fields.refuse(("reasoning_effort", "verbosity", "web_search_options"), _NOT_YET)
     fields.only("parallel_tool_calls", (True, False), _NOT_YET)  # says how tools are called, and there are none
     fields.only("tool_choice", ("none",), _NOT_YET)
     fields.only("response_format", ({"type": "text"},), _NOT_YET)
     fields.only("modalities", (["text"],), _NOT_YET)
-    return _call(fields, random, messages=messages)
+    return _call(fields, random, messages=messages, logprobs=logprobs)
 
 
 def parse_completion(body: dict[str, Any], random: Random) -> Call:
@@ -87,18 +93,20 @@ def parse_completion(body: dict[str, Any], random: Random) -> Call:
     prompt = _prompt(fields)
     fields.only("echo", (False,), _NOT_YET)
     fields.only("best_of", (1,), _NOT_YET)
-    fields.refuse(("suffix", "logprobs"), _NOT_YET)
+    fields.refuse(("suffix",), _NOT_YET)
+    logprobs = fields.integer("logprobs", 0, MAX_SCORES)
     text, ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
-    return _call(fields, random, prompt=text, prompt_ids=ids)
+    return _call(fields, random, prompt=text, prompt_ids=ids, logprobs=logprobs)
 
 
 def _call(
     fields: Fields,
     random: Random,
     *,
-    messages: tuple[Mapping[str, str], ...] | None = None,
+    messages: tuple[Message, ...] | None = None,
     prompt: str | None = None,
     prompt_ids: tuple[int, ...] | None = None,
+    logprobs: int | None = None,
 ) -> Call:
     model = fields.text("model")
     if not model or len(model) > MAX_NAME_CHARS:
@@ -114,21 +122,30 @@ def _call(
         include_usage = options.flag("include_usage") or False
         options.only("include_obfuscation", (False,), _NOT_YET)
         options.done()
-    fields.only("n", (1,), "one answer per request; send n requests")
+    n = _or(fields.integer("n", 1, MAX_CHOICES), 1)
     mesh = _mesh(fields.object("mesh") or Fields({}), random)
     _labels(fields)
     fields.done()
-    return Call(model, messages, prompt, prompt_ids, max_tokens, sampling, stream, include_usage, mesh)
+    return Call(model, messages, prompt, prompt_ids, max_tokens, sampling, stream, include_usage, mesh, n, logprobs)
 
 
-def _messages(fields: Fields) -> tuple[Mapping[str, str], ...]:
+def _chat_logprobs(fields: Fields) -> int | None:
+    wanted = fields.flag("logprobs") or False
+    best = fields.integer("top_logprobs", 0, MAX_SCORES)
+    if best is not None and not wanted:
+        raise fields.fault("top_logprobs", "only where logprobs is true")
+    return (best or 0) if wanted else None
+
+
+def read_messages(fields: Fields) -> tuple[Message, ...]:
+    """The conversation under `messages`."""
     messages = fields.array("messages")
     if not messages:
         raise fields.fault("messages", "missing" if messages is None else "empty")
     return tuple(_message(item, f"messages[{i}]") for i, item in enumerate(messages))
 
 
-def _message(item: Any, where: str) -> Mapping[str, str]:
+def _message(item: Any, where: str) -> Message:
     if type(item) is not dict:
         raise BadRequest(f"{where}: expected an object, got {kind(item)}", code="invalid_value", param=where)
     message = Fields(item, within=where)

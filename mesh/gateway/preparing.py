@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from mesh.engine.protocol import ServingEngine, TextEngine
+from mesh.engine.protocol import ScoringEngine, ServingEngine, TextEngine
 from mesh.errors import BadRequest, ContextLengthExceeded, NotFound
 from mesh.gateway.openai import Call
 from mesh.schema.request import ServeRequest, prompt_hash_of_ids, prompt_hash_of_text
@@ -31,9 +31,11 @@ def choose(engines: Sequence[ServingEngine], model: str) -> ServingEngine:
 
 
 async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int) -> Prepared:
-    """Raises BadRequest for a prompt that is empty or unknown to the vocabulary, ContextLengthExceeded where prompt and
-    cap do not fit. Nothing is ever cut."""
+    """Raises BadRequest for a prompt that is empty or unknown to the vocabulary and for what the engine cannot give,
+    ContextLengthExceeded where prompt and cap do not fit. Nothing is ever cut."""
     text: str | None
+    if call.logprobs is not None and not (isinstance(engine, ScoringEngine) and call.logprobs <= engine.max_scores):
+        raise BadRequest("logprobs: this model's engine gives none", code="unsupported_parameter", param="logprobs")
     if call.prompt_ids is not None:
         text, ids = None, call.prompt_ids
         _check_known(ids, engine)

@@ -28,6 +28,11 @@ class Room:
     def full(self) -> bool:
         return self._slots.locked() and self.waiting >= self._queue
 
+    @property
+    def free(self) -> bool:
+        """Whether `enter` would take a slot without waiting."""
+        return not self._slots.locked()
+
     async def enter(self) -> bool:
         """Take a slot; True where it had to be waited for. Raises Overloaded where there is no place to wait or it took
         too long."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,27 +25,34 @@ class Shape:
     model: str
     created_s: int
 
-    def answer(self, text: str, served: SealedServe, mesh: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(
+        self, choices: Sequence[Mapping[str, Any]], served: Sequence[SealedServe], mesh: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        return {**self._frame(streamed=False), "choices": list(choices), "usage": usage(served), "mesh": mesh}
+
+    def choice(self, index: int, text: str, logprobs: Mapping[str, Any] | None, served: SealedServe) -> dict[str, Any]:
+        """One choice of a plain answer."""
         said = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.chat else {"text": text}
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish_reason(served)}
-        return {**self._frame(streamed=False), "choices": [choice], "usage": usage(served), "mesh": mesh}
+        return {"index": index, **said, "logprobs": logprobs, "finish_reason": finish_reason(served)}
 
-    def opening(self) -> dict[str, Any] | None:
+    def opening(self, index: int) -> dict[str, Any] | None:
         """The chunk before any text."""
-        return self._chunk({"delta": {"role": "assistant", "content": ""}}) if self.chat else None
+        return self._chunk(index, {"delta": {"role": "assistant", "content": ""}}) if self.chat else None
 
-    def text(self, text: str) -> dict[str, Any]:
-        return self._chunk({"delta": {"content": text}} if self.chat else {"text": text})
+    def text(self, index: int, text: str, logprobs: Mapping[str, Any] | None) -> dict[str, Any]:
+        return self._chunk(index, {"delta": {"content": text}} if self.chat else {"text": text}, logprobs)
 
-    def finish(self, served: SealedServe, mesh: Mapping[str, Any]) -> dict[str, Any]:
-        chunk = self._chunk({"delta": {}} if self.chat else {"text": ""}, finish_reason(served))
-        return {**chunk, "mesh": mesh}
+    def finish(self, index: int, served: SealedServe, mesh: Mapping[str, Any]) -> dict[str, Any]:
+        said: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
+        return {**self._chunk(index, said, None, finish_reason(served)), "mesh": mesh}
 
-    def usage(self, served: SealedServe) -> dict[str, Any]:
+    def usage(self, served: Sequence[SealedServe]) -> dict[str, Any]:
         return {**self._frame(streamed=True), "choices": [], "usage": usage(served)}
 
-    def _chunk(self, said: Mapping[str, Any], reason: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": reason}
+    def _chunk(
+        self, index: int, said: Mapping[str, Any], logprobs: Mapping[str, Any] | None = None, reason: str | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": reason}
         return {**self._frame(streamed=True), "choices": [choice]}
 
     def _frame(self, *, streamed: bool) -> dict[str, Any]:
@@ -66,18 +73,14 @@ def event(value: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
-def repeated(serve_id: bytes, receipt_id: ContentId) -> dict[str, Any]:
-    """In place of an answer that is no longer held."""
-    return {
-        "object": "mesh.receipt",
-        "choices": [],
-        "mesh": {
-            "serve_id": serve_id_text(serve_id),
-            "receipt_id": receipt_id.text,
-            "repeated": True,
-            "note": "this idempotency key was served before and its answer is no longer held",
-        },
-    }
+def repeated(receipts: Sequence[tuple[bytes, ContentId]]) -> dict[str, Any]:
+    """In place of an answer that is no longer held; `receipts` are (serve id, receipt id) of each choice."""
+    told: list[dict[str, Any]] = [
+        {"serve_id": serve_id_text(serve_id), "receipt_id": receipt_id.text} for serve_id, receipt_id in receipts
+    ]
+    note = "this idempotency key was served before and its answer is no longer held"
+    mesh = told[0] if len(told) == 1 else {"choices": told}
+    return {"object": "mesh.receipt", "choices": [], "mesh": {**mesh, "repeated": True, "note": note}}
 
 
 def receipt_comment(served: SealedServe) -> bytes:
@@ -88,9 +91,10 @@ def finish_reason(served: SealedServe) -> str:
     return "length" if served.receipt.outcome.finish == "length" else "stop"
 
 
-def usage(served: SealedServe) -> dict[str, Any]:
-    outcome = served.receipt.outcome
-    tokens_in, tokens_out = outcome.tokens_in or 0, outcome.tokens_out or 0
+def usage(served: Sequence[SealedServe]) -> dict[str, Any]:
+    """The prompt once, as it was sent once, and what every choice made; each receipt has its own counts."""
+    outcome = served[0].receipt.outcome
+    tokens_in, tokens_out = outcome.tokens_in or 0, sum(one.receipt.outcome.tokens_out or 0 for one in served)
     told: dict[str, Any] = {
         "prompt_tokens": tokens_in,
         "completion_tokens": tokens_out,

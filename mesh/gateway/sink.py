@@ -4,25 +4,47 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from mesh.engine.protocol import Scores
+from mesh.gateway.logprobs import Entry, ScoreLine
 from mesh.gateway.text import Released, TextStream
+
+
+class Part(NamedTuple):
+    """Text in its order, with the scores that belong to it."""
+
+    text: str
+    entries: list[Entry]
 
 
 class TokenStream:
     """The steward's `Delivery` for one answer. Tokens go in as the engine makes them and never wait; what a slow client
-    has not taken yet is joined, so the memory is that of the text.
+    has not taken yet is joined, so the memory is that of the text. `scores_wanted` is of how many of the likeliest ids
+    the engine is asked for scores; None: none.
 
-    A streamed answer has a writer that calls `take` and `wrote` in turn, and `settle` waits for it. A plain answer has
-    none: its text goes out whole once everything is sealed. Whoever finds the client gone calls `abandon`.
+    A streamed answer has a writer that calls `take` and `wrote` in turn and `finished` once nothing is left to write,
+    and `settle` waits for it. A plain answer has none: its text goes out whole once everything is sealed. Whoever finds
+    the client gone calls `abandon`.
     """
 
-    def __init__(self, piece: Callable[[int], bytes], stops: Sequence[str], *, streamed: bool) -> None:
+    def __init__(
+        self,
+        piece: Callable[[int], bytes],
+        stops: Sequence[str],
+        *,
+        streamed: bool,
+        scores_wanted: int | None = None,
+    ) -> None:
         self.cancelled = asyncio.Event()
         self.settled = False
+        self.scores_wanted = scores_wanted
         self._piece = piece
         self._text = TextStream(stops)
+        self._line = None if scores_wanted is None else ScoreLine()
         self._streamed = streamed
         self._parts: list[str] = []
+        self._entries: list[Entry] = []
         self._ended = False
         self._abandoned = False
         self._changed = asyncio.Event()
@@ -35,11 +57,14 @@ class TokenStream:
         """Whether the output ended inside a character."""
         return self._text.incomplete
 
-    def put(self, token: int) -> None:
-        self._add(self._text.push(self._piece(token)))
+    def put(self, token: int, scores: Scores | None = None) -> None:
+        piece = self._piece(token)
+        if self._line is not None:
+            self._line.push(token, piece, scores)
+        self._add(self._text.push(piece), ended=self._text.stopped)
 
     async def settle(self) -> int | None:
-        self._add(self._text.finish())
+        self._add(self._text.finish(), ended=True)
         self.settled = True
         self.close()
         if self._streamed:
@@ -58,33 +83,39 @@ class TokenStream:
         self.cancelled.set()
         self._all_written.set()
 
-    def whole(self) -> str:
-        """All text of a plain answer."""
-        return "".join(self._parts)
+    def whole(self) -> Part:
+        """All of a plain answer."""
+        return Part("".join(self._parts), self._entries)
 
-    async def take(self, timeout_s: float) -> str | None:
-        """The text that came since the last call, waiting for some; empty where `timeout_s` pass without any; None at
-        the end."""
+    async def take(self, timeout_s: float) -> Part | None:
+        """What came since the last call, waiting for some; empty where `timeout_s` pass without any; None at the
+        end."""
         if not self._parts and not self._ended:
             self._changed.clear()
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._changed.wait()
             except TimeoutError:
-                return ""
+                return Part("", [])
         if not self._parts:
-            self._all_written.set()
             return None
-        text = "".join(self._parts)
+        part = Part("".join(self._parts), self._entries)
         self._parts.clear()
+        self._entries = []
         self._taken = self._text.delivered
-        return text
+        return part
 
     def wrote(self) -> None:
         """What was last taken is on its way to the client."""
         self._wrote = self._taken
 
-    def _add(self, released: Released) -> None:
-        if released.text and not self._abandoned:
+    def finished(self) -> None:
+        """All of it is."""
+        self._all_written.set()
+
+    def _add(self, released: Released, *, ended: bool) -> None:
+        entries = [] if self._line is None else self._line.release(self._text.released, ended=ended)
+        if (released.text or entries) and not self._abandoned:
             self._parts.append(released.text)
+            self._entries += entries
             self._changed.set()

@@ -25,7 +25,8 @@ class TextStream:
     earliest one to be complete, byte by byte, wins, so the text does not depend on where tokens end.
 
     `stopped`: a stop string was met. `incomplete`: the output ended inside a character. `delivered`: ids whose bytes
-    have all been released as characters; an id without bytes (a control token) is none of them.
+    have all been released as characters; an id without bytes (a control token) is none of them. `released` is the
+    number of bytes that are out as characters.
     """
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
@@ -38,6 +39,10 @@ class TextStream:
         self.delivered = 0
         self.stopped = False
         self.incomplete = False
+
+    @property
+    def released(self) -> int:
+        return self._released - len(self._decoder.getstate()[0])
 
     def push(self, piece: bytes) -> Released:
         """Add the bytes of the next id. The text is empty while they complete no character or may begin a stop."""
@@ -79,7 +84,7 @@ class TextStream:
         text = self._decoder.decode(bytes(self._held[:size]))
         del self._held[:size]
         self._released += size
-        whole = self._released - len(self._decoder.getstate()[0])
+        whole = self.released
         while self._ends and self._ends[0] <= whole:
             self._ends.popleft()
             self.delivered += 1

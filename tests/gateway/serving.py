@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import aiohttp
 import openai
 
-from mesh.engine.protocol import Served, TokenSink
+from mesh.engine.protocol import Scores, Served, TokenSink, scores_wanted
 from mesh.engine.reference import ReferenceEngine
 from mesh.engine.stops import StopMatcher
 from mesh.errors import BadRequest, EngineFailed
@@ -71,7 +72,11 @@ class Scripted(ReferenceEngine):
             if at == self._die_at:
                 raise EngineFailed("the child died: signal 11")
             made.append(at)
-            sink.put(at)
+            wanted = scores_wanted(sink)
+            if wanted is None:
+                sink.put(at)
+            else:
+                sink.put(at, self.scores(at, wanted))
             if stops.push(self.piece(at)) or at == len(self.pieces):
                 finish = "stop"
                 break
@@ -79,11 +84,24 @@ class Scripted(ReferenceEngine):
         told = ServeOutcome.of(finish=finish, counted_by="engine", tokens_in=len(prompt), tokens_out=len(made))
         return Served(tuple(made), told)
 
+    def scores(self, at: int, wanted: int) -> Scores:
+        raise NotImplementedError("asked for scores although it said that it gives none")
+
     async def _held_up(self, sink: TokenSink) -> None:
         waits = [asyncio.ensure_future(self.go.wait()), asyncio.ensure_future(sink.cancelled.wait())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
+
+
+class Scoring(Scripted):
+    """One with made-up scores: the id itself is the likeliest, the ids after it follow, the second one never."""
+
+    max_scores = 3
+
+    def scores(self, at: int, wanted: int) -> Scores:
+        ranked = [(at, -0.25), (at + 1, -1.5), (at + 2, -math.inf)]
+        return Scores(-0.25, tuple(ranked[:wanted]))
 
 
 @dataclass

@@ -105,10 +105,14 @@ def test_what_changes_nothing_is_let_through(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": 17}, "n"),
         ({"n": 1.5}, "n"),
-        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 1}, "logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": False, "top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
@@ -172,7 +176,8 @@ def test_what_cannot_be_followed_is_refused_by_name(fields: dict[str, Any], para
         ({"echo": True}, "echo"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 2}, "best_of"),
-        ({"logprobs": 0}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
         ({"prompt": None}, "prompt"),
         ({"prompt": ["a", "b"]}, "prompt"),
         ({"prompt": [[1], [2]]}, "prompt"),
@@ -203,6 +208,16 @@ def test_content_parts_are_lines_and_developer_is_system() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     call = chat(messages=[{"role": "developer", "content": parts}, {"role": "user", "content": "c", "refusal": None}])
     assert call.messages == ({"role": "system", "content": "a\nb"}, {"role": "user", "content": "c"})
+
+
+def test_number_of_choices_and_log_probabilities_are_read() -> None:
+    assert (chat(n=3).n, text(n=16).n, chat().n) == (3, 16, 1)
+    assert (chat().logprobs, chat(logprobs=False).logprobs, chat(logprobs=True).logprobs) == (None, None, 0)
+    assert (chat(logprobs=True, top_logprobs=20).logprobs, text(logprobs=0).logprobs, text(logprobs=5).logprobs) == (
+        20,
+        0,
+        5,
+    )
 
 
 def test_mesh_options_are_read() -> None:

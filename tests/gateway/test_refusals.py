@@ -86,7 +86,8 @@ def test_long_prompt_is_served_off_the_loop(tmp_path: Path) -> None:
         ({"messages": None}, (400, "invalid_value")),
         ({"unknown": 1}, (400, "unknown_parameter")),
         ({"tools": [{}]}, (400, "unsupported_parameter")),
-        ({"n": 2}, (400, "unsupported_value")),
+        ({"n": 17}, (400, "invalid_value")),
+        ({"logprobs": True}, (400, "unsupported_parameter")),
         ({"stop": ["x"]}, (400, "no_candidate")),  # the reference engine cannot
         ({"mesh": {"fidelity_floor": 3}}, (400, "no_candidate")),
         ({"mesh": {"joule_ceiling_uj": 1}}, (400, "no_candidate")),

@@ -1,0 +1,241 @@
+"""What a client gets of its serves: one body, or a stream whose finish chunks wait for the seals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import web
+
+from mesh.errors import EngineError, EngineFailed, MeshError
+from mesh.gateway import shapes
+from mesh.gateway.bodies import JSON_TYPE
+from mesh.gateway.choices import Choice, Serve, fault_of
+from mesh.gateway.config import GatewayConfig
+from mesh.gateway.events import STREAM_TYPE, EventStream
+from mesh.gateway.faults import error_body, headers_of, status_of, where
+from mesh.gateway.logprobs import chat_logprobs, text_logprobs
+from mesh.gateway.repeats import Answer, Answers
+from mesh.gateway.sink import Part
+from mesh.schema.ids import ContentId
+from mesh.steward.serves import Repeated, SealedServe
+from mesh.steward.steward import Steward
+
+log = logging.getLogger("mesh.gateway")
+
+
+class Answering:
+    """Writes answers of serves that have begun. `answers` holds what an idempotency key may repeat."""
+
+    def __init__(self, steward: Steward, config: GatewayConfig, answers: Answers) -> None:
+        self._steward = steward
+        self._config = config
+        self._answers = answers
+
+    async def plain(self, serve: Serve) -> web.Response:
+        """Raises the MeshError of a serve that never began."""
+        if len(serve.choices) == 1:
+            outcomes, errors = [await asyncio.shield(serve.choices[0].outcome)], []
+        else:
+            await asyncio.wait([choice.outcome for choice in serve.choices])
+            errors = [error for choice in serve.choices if (error := choice.outcome.exception()) is not None]
+            outcomes = [choice.outcome.result() for choice in serve.choices if choice.outcome.exception() is None]
+        served = [outcome for outcome in outcomes if isinstance(outcome, SealedServe)]
+        if (fault := _first_fault(served)) is not None:
+            return _failed(fault, serve, served)
+        if errors:
+            raise errors[0]
+        if len(served) < len(outcomes):
+            return await self._repeated(outcomes, streamed=False)
+        said = []
+        for choice, one in zip(serve.choices, served, strict=True):
+            part = choice.sink.whole()
+            said.append(serve.shape.choice(choice.index, part.text, _logprobs(serve, part), one))
+        body = json.dumps(
+            serve.shape.answer(said, served, _mesh_object(serve, served)), ensure_ascii=False, separators=(",", ":")
+        ).encode()
+        self._hold(serve, served, body, JSON_TYPE)
+        headers = {**serve.headers, "Mesh-Receipt": _receipts(served)}
+        return web.Response(body=body, content_type=JSON_TYPE, charset="utf-8", headers=headers)
+
+    async def streamed(self, request: web.Request, serve: Serve) -> web.StreamResponse:
+        """Raises the MeshError of a serve that never began, while nothing has been sent."""
+        leading = serve.choices[0]
+        first = await leading.sink.take(self._config.keep_alive_s)
+        if first is None:
+            # it ended without text: a refusal before the intent still has a status of its own
+            leading.sink.finished()
+            served = await asyncio.shield(leading.outcome)
+            if isinstance(served, Repeated):
+                return await self._repeated([served], streamed=True)
+            if (fault := fault_of(served)) is not None:
+                serve.drop(fault)
+                return _failed(fault, serve, [served])
+        stream = EventStream(request, serve.headers, self._config.write_timeout_s, self._answers.max_bytes)
+        try:
+            await stream.open()
+            await self._write(stream, serve, first)
+        except (ConnectionError, TimeoutError):  # the client is gone, or takes nothing
+            serve.abandon()
+            stream.abort()
+        except Exception as e:  # noqa: BLE001  the headers are out, so that breaking off is all there is left to say
+            log.error("unforeseen failure in a stream: %s", where(e))
+            serve.abandon()
+            stream.abort()
+        return stream.response
+
+    async def _write(self, stream: EventStream, serve: Serve, first: Part | None) -> None:
+        leading, *others = serve.choices
+        try:
+            if others:
+                served = await self._together(stream, serve, first)
+            else:
+                served = [await self._choice(stream, serve, leading, first)]
+        except _BrokenOff as e:
+            serve.abandon()
+            await stream.send(shapes.event(e.told) + (shapes.DONE if e.whole else b""))
+            return
+        if serve.call.include_usage:
+            await stream.send(shapes.event(serve.shape.usage(served)))
+        await stream.send(b"".join(map(shapes.receipt_comment, served)))
+        await stream.send(shapes.DONE)
+        if stream.sent is not None:
+            self._hold(serve, served, bytes(stream.sent), STREAM_TYPE)
+
+    async def _together(self, stream: EventStream, serve: Serve, first: Part | None) -> list[SealedServe]:
+        """All choices at once, each chunk with its index. The first to break off ends all."""
+
+        async def follow(choice: Choice) -> SealedServe:
+            part = await choice.sink.take(self._config.keep_alive_s)
+            return await self._choice(stream, serve, choice, part)
+
+        leading, *others = serve.choices
+        writers = [asyncio.ensure_future(self._choice(stream, serve, leading, first))]
+        writers += [asyncio.ensure_future(follow(choice)) for choice in others]
+        try:
+            return list(await asyncio.gather(*writers))
+        finally:
+            for writer in writers:
+                writer.cancel()
+            await asyncio.gather(*writers, return_exceptions=True)
+
+    async def _choice(self, stream: EventStream, serve: Serve, choice: Choice, part: Part | None) -> SealedServe:
+        """One choice to its finish chunk; `part` is its first. Raises _BrokenOff where there will be none."""
+        shape, sink = serve.shape, choice.sink
+        if (opening := shape.opening(choice.index)) is not None:
+            await stream.send(shapes.event(opening))
+        while part is not None:
+            if part.text or part.entries:
+                chunk = shape.text(choice.index, part.text, _logprobs(serve, part))
+                await stream.send(shapes.event(chunk))
+            else:
+                await stream.send(shapes.KEEP_ALIVE)
+            sink.wrote()
+            part = await sink.take(self._config.keep_alive_s)
+        sink.finished()
+        try:
+            served = await asyncio.shield(choice.outcome)
+        except MeshError as e:
+            raise _BrokenOff(error_body(e, serve_id=serve.headers["Mesh-Serve"])) from e
+        if isinstance(served, Repeated):  # it took longer than a keep-alive to find that out
+            raise _BrokenOff(await self._first_receipts([served]), whole=True)
+        if (fault := fault_of(served)) is not None:
+            raise _BrokenOff(error_body(fault, **_mesh_object(serve, [served])))
+        mesh = _told_of(serve, choice, served)
+        if len(serve.choices) > 1:
+            mesh["index"] = choice.index
+        await stream.send(shapes.event(shape.finish(choice.index, served, mesh)))
+        return served
+
+    def _hold(self, serve: Serve, served: Sequence[SealedServe], body: bytes, content_type: str) -> None:
+        if serve.repeat is not None:
+            answer = Answer(body, content_type, serve.headers["Mesh-Serve"], _receipts(served))
+            self._answers.put(*serve.repeat, answer)
+
+    async def _repeated(self, outcomes: Sequence[SealedServe | Repeated], *, streamed: bool) -> web.Response:
+        """The first receipts, where the first answer is gone."""
+        told = await self._first_receipts(outcomes)
+        of_each = told["mesh"].get("choices", [told["mesh"]])
+        headers = {
+            "Mesh-Serve": ", ".join(mesh["serve_id"] for mesh in of_each),
+            "Mesh-Receipt": ", ".join(mesh["receipt_id"] for mesh in of_each),
+            "Idempotency-Replayed": "true",
+        }
+        if not streamed:
+            return web.json_response(told, headers=headers)
+        body = shapes.event(told) + shapes.DONE
+        return web.Response(body=body, content_type=STREAM_TYPE, charset="utf-8", headers=headers)
+
+    async def _first_receipts(self, outcomes: Sequence[SealedServe | Repeated]) -> dict[str, Any]:
+        told = []
+        for outcome in outcomes:
+            if isinstance(outcome, SealedServe):
+                told.append((outcome.receipt.serve_id, outcome.sealed.id))
+                continue
+            entry = await asyncio.to_thread(self._steward.reader.by_serve, outcome.serve_id)
+            if entry is None:
+                raise EngineFailed("the receipt of the first serve cannot be found")
+            told.append((outcome.serve_id, ContentId(entry.receipt_id)))
+        return shapes.repeated(told)
+
+
+class _BrokenOff(Exception):
+    """A stream that ends without an answer. `told` is its last event; `whole` where that is all there is to say."""
+
+    def __init__(self, told: dict[str, Any], *, whole: bool = False) -> None:
+        super().__init__()
+        self.told, self.whole = told, whole
+
+
+def held_answer(held: Answer) -> web.Response:
+    headers = {"Mesh-Serve": held.serve_id, "Mesh-Receipt": held.receipt_id, "Idempotency-Replayed": "true"}
+    return web.Response(body=held.body, content_type=held.content_type, charset="utf-8", headers=headers)
+
+
+def _logprobs(serve: Serve, part: Part) -> dict[str, Any] | None:
+    if serve.call.logprobs is None:
+        return None
+    return (chat_logprobs if serve.shape.chat else text_logprobs)(part.entries, serve.piece)
+
+
+def _told_of(serve: Serve, choice: Choice, served: SealedServe) -> dict[str, Any]:
+    told = shapes.mesh_object(
+        served, incomplete=choice.sink.incomplete, disclose=serve.call.mesh.disclose, prompt=serve.prepared.text
+    )
+    if serve.call.logprobs is not None:
+        told["logprobs"] = "raw"  # from before biases, penalties, temperature and cuts
+    return told
+
+
+def _mesh_object(serve: Serve, served: Sequence[SealedServe]) -> dict[str, Any]:
+    """The `mesh` object of an answer: of its one serve, or of each by index."""
+    by_id = {one.receipt.serve_id: one for one in served}
+    told = [
+        {"index": choice.index} | _told_of(serve, choice, by_id[choice.serve_id])
+        for choice in serve.choices
+        if choice.serve_id in by_id
+    ]
+    if len(serve.choices) > 1:
+        return {"choices": told}
+    del told[0]["index"]
+    return told[0]
+
+
+def _receipts(served: Sequence[SealedServe]) -> str:
+    return ", ".join(one.sealed.id.text for one in served)
+
+
+def _first_fault(served: Sequence[SealedServe]) -> EngineError | None:
+    """The fault that the others were stopped for, where one was."""
+    faults = [fault for one in served if (fault := fault_of(one)) is not None]
+    first = [fault_of(one) for one in served if one.receipt.outcome.finish not in ("stop", "length", "cancelled")]
+    return next(iter([*first, *faults]), None)
+
+
+def _failed(fault: EngineError, serve: Serve, served: Sequence[SealedServe]) -> web.Response:
+    headers = {**serve.headers, **headers_of(fault), "Mesh-Receipt": _receipts(served)}
+    body = error_body(fault, **_mesh_object(serve, served))
+    return web.json_response(body, status=status_of(fault), headers=headers)

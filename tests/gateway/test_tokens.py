@@ -1,0 +1,103 @@
+"""`/tokenize` and `/detokenize` as llama-server's and vLLM's clients send and read them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mesh.engine.gguf import GgufEngine
+from mesh.engine.gguf_described import GgufConfig
+from tests.gateway.serving import Scripted, house
+from tests.support.models import smollm2_path
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+def test_llama_server_shape(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as gate:
+            plain = await gate.post({"content": "hi"}, path="/tokenize")
+            assert plain.json == {"tokens": [104, 105]}
+            pieces = await gate.post({"content": "h", "with_pieces": True, "model": "reference"}, path="/tokenize")
+            assert pieces.json == {"tokens": [{"id": 104, "piece": " w00104"}]}
+            back = await gate.post({"tokens": [1, 2]}, path="/detokenize")
+            assert back.json["content"] == " w00001 w00002"
+            assert gate.steward.reader.count() == 0
+
+    asyncio.run(main())
+
+
+def test_vllm_shape(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as gate:
+            body: dict[str, Any] = {"model": "reference", "prompt": "hi", "return_token_strs": True}
+            told = (await gate.post(body, path="/tokenize")).json
+            assert told == {
+                "count": 2,
+                "max_model_len": 1_000_000,
+                "tokens": [104, 105],
+                "token_strs": [" w00104", " w00105"],
+            }
+            chat = (await gate.post({"model": "reference", "messages": MESSAGES}, path="/tokenize")).json
+            assert chat["count"] == len("user: hi\nassistant:")
+            back = await gate.post({"model": "reference", "tokens": [1]}, path="/detokenize")
+            assert back.json["prompt"] == " w00001"
+
+    asyncio.run(main())
+
+
+def test_piece_that_is_no_text_is_bytes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, Scripted([b"\xe6\x9d"] * 200)) as gate:
+            told = (await gate.post({"content": "h", "with_pieces": True}, path="/tokenize")).json
+            assert told["tokens"] == [{"id": 104, "piece": [0xE6, 0x9D]}]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "content"),
+        ("/tokenize", {"content": "a", "prompt": "b"}, "prompt"),
+        ("/tokenize", {"content": 1}, "content"),
+        ("/tokenize", {"content": "a", "add_special_tokens": True}, "add_special_tokens"),
+        ("/tokenize", {"prompt": "a", "parse_special": True}, "parse_special"),
+        ("/tokenize", {"messages": MESSAGES, "continue_final_message": True}, "continue_final_message"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"content": "a", "model": "another"}, "model"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_by_name(
+    tmp_path: Path, path: str, body: dict[str, Any], param: str
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as gate:
+            reply = await gate.post(body, path=path)
+            assert (reply.status, reply.error["param"]) == (404 if param == "model" else 400, param)
+
+    asyncio.run(main())
+
+
+@pytest.mark.real_model
+def test_real_model_counts_what_it_serves(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = await GgufEngine.start(GgufConfig(smollm2_path(), "smollm2"))
+        async with house(tmp_path, engine) as gate:
+            text = "東京 🙂 def f(x): return x<|im_end|>"
+            ids = (await gate.post({"content": text}, path="/tokenize")).json["tokens"]
+            plain = (await gate.post({"content": text, "parse_special": False}, path="/tokenize")).json["tokens"]
+            assert len(plain) > len(ids)
+            back = await gate.post({"tokens": plain}, path="/detokenize")
+            assert back.json["content"] == text
+            chat = (await gate.post({"messages": MESSAGES}, path="/tokenize")).json["count"]
+            served = await gate.post({"model": "smollm2", "messages": MESSAGES, "max_tokens": 1})
+            assert served.json["usage"]["prompt_tokens"] == chat
+
+    asyncio.run(main())
