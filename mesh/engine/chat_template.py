@@ -22,6 +22,7 @@ class ChatTemplate:
     def __init__(self, source: str, *, bos: str, eos: str) -> None:
         try:
             import jinja2.ext
+            import jinja2.meta
             import jinja2.sandbox
         except ImportError as e:
             raise EngineUnsupported(f"chat template: {e}: install the extra `gguf`") from None
@@ -35,12 +36,24 @@ class ChatTemplate:
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = _now
+        self._takes_tools = False
         try:
             self._template = environment.from_string(source)
+            self._takes_tools = "tools" in jinja2.meta.find_undeclared_variables(environment.parse(source))
         except Exception as e:  # noqa: BLE001 - a template's own fault, whatever it is, is told to those who chat
             self._fault = f"chat template: does not parse: {e}"
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    @property
+    def tool_form(self) -> str | None:
+        """How the template tells a model to call tools: `hermes` (`<tool_call>` tags), `llama3` (bare JSON with
+        `parameters`); None where it takes no tools or shows a form that is not known here."""
+        if not self._takes_tools:
+            return None
+        if "<tool_call>" in self.source:
+            return "hermes"
+        return "llama3" if '"parameters"' in self.source and "ipython" in self.source else None
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """The prompt text up to where the assistant speaks. Blocks for as long as the template takes. Raises
         BadRequest, code `template_error`, with the template's own words where it refuses."""
         if self._fault is not None:
@@ -50,7 +63,7 @@ class ChatTemplate:
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=True,
                 # templates tell "none" from "undefined", and take these to be there
-                tools=None,
+                tools=[dict(tool) for tool in tools] if tools else None,
                 documents=None,
                 **self._tokens,
             )

@@ -97,6 +97,10 @@ class GgufEngine:
     def pid(self) -> int | None:
         return self._child.pid if self._child is not None and self._up.is_set() else None
 
+    @property
+    def tool_form(self) -> str | None:
+        return None if self._template is None else self._template.tool_form
+
     def deterministic(self, request: ServeRequest) -> bool:
         return self.self_check.deterministic
 
@@ -175,7 +179,9 @@ class GgufEngine:
         self._closed = True
         await self._stop(EngineFailed("gguf engine: closed"))
 
-    async def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    async def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
         if not messages:
             raise BadRequest("messages: empty, expected at least one", param="messages")
         if self._template is None:
@@ -183,7 +189,7 @@ class GgufEngine:
                 "chat template: the model file has none and none is configured; give it a prompt instead",
                 code="no_chat_template", param="messages",
             )  # fmt: skip
-        return await asyncio.to_thread(self._template.render, messages)
+        return await asyncio.to_thread(self._template.render, messages, tools)
 
     async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
         child = self._child

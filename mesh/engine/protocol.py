@@ -53,6 +53,13 @@ class TokenSink(Protocol):
         ...
 
 
+def tool_form(engine: ServingEngine) -> str | None:
+    """In which form the template of `engine` shows tools and their calls (see `chat_template`); None where it shows
+    none."""
+    form: str | None = getattr(engine, "tool_form", None)
+    return form
+
+
 def scores_wanted(sink: TokenSink) -> int | None:
     """How many of the likeliest ids `sink` wants scores of, beside the chosen one; None: no scores at all."""
     wanted: int | None = getattr(sink, "scores_wanted", None)
@@ -106,9 +113,12 @@ class ScoringEngine(Protocol):
 class TextEngine(Protocol):
     """An engine that also owns the text side of its model: the chat template and the vocabulary."""
 
-    async def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    async def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
         """The prompt text of a conversation that ends with the assistant's turn to speak. Raises BadRequest where the
-        model has no template (code `no_chat_template`) or its template refuses the messages (`template_error`)."""
+        model has no template (code `no_chat_template`) or its template refuses the messages (`template_error`).
+        `tools` are given only to an engine with a `tool_form`."""
         ...
 
     async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:

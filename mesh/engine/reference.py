@@ -138,7 +138,9 @@ class ReferenceEngine:
     async def close(self) -> None:
         self._closed = True
 
-    async def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    async def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
         """One `role: content` line per message, then `assistant:`."""
         lines = []
         for message in messages:

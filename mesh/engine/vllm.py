@@ -415,8 +415,14 @@ class VllmEngine:
 class VllmTextEngine(VllmEngine):
     """One whose model folder is at hand: a TextEngine."""
 
-    async def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        return await self._text.render(messages)
+    @property
+    def tool_form(self) -> str | None:
+        return None if self._template is None else self._template.tool_form
+
+    async def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
+        return await self._text.render(messages, tools)
 
     async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
         if not self._up:

@@ -44,7 +44,9 @@ class VllmText:
         if await self.encode(self._template.render(_CONVERSATION), special=True) != theirs:
             raise UsageError("chat template: gives other ids than the server's own; name the file it was started with")
 
-    async def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    async def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
         if not messages:
             raise BadRequest("messages: empty, expected at least one", param="messages")
         if self._template is None:
@@ -52,7 +54,7 @@ class VllmText:
                 "chat template: the model folder has none and none is configured; give it a prompt instead",
                 code="no_chat_template", param="messages",
             )  # fmt: skip
-        return await asyncio.to_thread(self._template.render, messages)
+        return await asyncio.to_thread(self._template.render, messages, tools)
 
     async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
         """A rendered chat brings its control tokens along; a bare text gets those that the tokenizer begins one with.

@@ -17,9 +17,10 @@ from mesh.gateway.choices import Choice, Serve, fault_of
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.events import STREAM_TYPE, EventStream
 from mesh.gateway.faults import error_body, headers_of, status_of, where
-from mesh.gateway.logprobs import chat_logprobs, text_logprobs
+from mesh.gateway.logprobs import Entry, chat_logprobs, text_logprobs
 from mesh.gateway.repeats import Answer, Answers
 from mesh.gateway.sink import Part
+from mesh.gateway.toolcalls import Delta, Reader, reader_of
 from mesh.schema.ids import ContentId
 from mesh.steward.serves import Repeated, SealedServe
 from mesh.steward.steward import Steward
@@ -53,7 +54,11 @@ class Answering:
         said = []
         for choice, one in zip(serve.choices, served, strict=True):
             part = choice.sink.whole()
-            said.append(serve.shape.choice(choice.index, part.text, _logprobs(serve, part), one))
+            reader = _reader(serve, choice)
+            deltas = None if reader is None else [*reader.push(part.text), *reader.finish()]
+            reason = shapes.finish_reason(one, 0 if reader is None else reader.calls)
+            whole = serve.shape.whole(part.text, deltas)
+            said.append(serve.shape.choice(choice.index, whole, _logprobs(serve, part.entries), reason))
         body = json.dumps(
             serve.shape.answer(said, served, _mesh_object(serve, served)), ensure_ascii=False, separators=(",", ":")
         ).encode()
@@ -127,14 +132,27 @@ class Answering:
         shape, sink = serve.shape, choice.sink
         if (opening := shape.opening(choice.index)) is not None:
             await stream.send(shapes.event(opening))
+        reader = _reader(serve, choice)
+        entries: list[Entry] = []  # of text that is held
         while part is not None:
-            if part.text or part.entries:
-                chunk = shape.text(choice.index, part.text, _logprobs(serve, part))
+            if reader is not None:
+                entries += part.entries
+                deltas = reader.push(part.text)
+                entries = await _say(stream, serve, choice, deltas, entries)
+                if not deltas and stream.quiet_s >= self._config.keep_alive_s:
+                    await stream.send(shapes.KEEP_ALIVE)
+            elif part.text or part.entries:
+                chunk = shape.text(choice.index, part.text, _logprobs(serve, part.entries))
                 await stream.send(shapes.event(chunk))
             else:
                 await stream.send(shapes.KEEP_ALIVE)
-            sink.wrote()
+            if reader is None or not reader.holding:
+                sink.wrote()
             part = await sink.take(self._config.keep_alive_s)
+        if reader is not None:
+            deltas = reader.finish() or ([{"content": ""}] if entries else [])
+            await _say(stream, serve, choice, deltas, entries)
+            sink.wrote()
         sink.finished()
         try:
             served = await asyncio.shield(choice.outcome)
@@ -147,7 +165,8 @@ class Answering:
         mesh = _told_of(serve, choice, served)
         if len(serve.choices) > 1:
             mesh["index"] = choice.index
-        await stream.send(shapes.event(shape.finish(choice.index, served, mesh)))
+        reason = shapes.finish_reason(served, 0 if reader is None else reader.calls)
+        await stream.send(shapes.event(shape.finish(choice.index, reason, mesh)))
         return served
 
     def _hold(self, serve: Serve, served: Sequence[SealedServe], body: bytes, content_type: str) -> None:
@@ -195,10 +214,29 @@ def held_answer(held: Answer) -> web.Response:
     return web.Response(body=held.body, content_type=held.content_type, charset="utf-8", headers=headers)
 
 
-def _logprobs(serve: Serve, part: Part) -> dict[str, Any] | None:
+def _reader(serve: Serve, choice: Choice) -> Reader | None:
+    """What finds calls in a choice; None where no tools are there to be called."""
+    form = serve.prepared.tool_form
+    if form is None:
+        return None
+    names = {tool["function"]["name"] for tool in serve.call.tools}
+    return reader_of(form, names, f"call_{choice.serve_id.hex()}_")
+
+
+async def _say(
+    stream: EventStream, serve: Serve, choice: Choice, deltas: Sequence[Delta], entries: list[Entry]
+) -> list[Entry]:
+    """Send deltas, the first one with all `entries`; returns those that found no delta to go with."""
+    for delta in deltas:
+        await stream.send(shapes.event(serve.shape.delta(choice.index, delta, _logprobs(serve, entries))))
+        entries = []
+    return entries
+
+
+def _logprobs(serve: Serve, entries: Sequence[Entry]) -> dict[str, Any] | None:
     if serve.call.logprobs is None:
         return None
-    return (chat_logprobs if serve.shape.chat else text_logprobs)(part.entries, serve.piece)
+    return (chat_logprobs if serve.shape.chat else text_logprobs)(entries, serve.piece)
 
 
 def _told_of(serve: Serve, choice: Choice, served: SealedServe) -> dict[str, Any]:

@@ -25,12 +25,19 @@ class EventStream:
         self._timeout_s = timeout_s
         self._hold_bytes = hold_bytes
         self.sent: bytearray | None = bytearray()
+        self._last_s = 0.0
 
     async def open(self) -> None:
         await self.response.prepare(self._request)
 
+    @property
+    def quiet_s(self) -> float:
+        """For how long nothing has been sent."""
+        return asyncio.get_running_loop().time() - self._last_s
+
     async def send(self, data: bytes) -> None:
         """Raises ConnectionError where the client is gone, TimeoutError where it takes nothing."""
+        self._last_s = asyncio.get_running_loop().time()
         if self.sent is not None:
             self.sent += data
             if len(self.sent) > self._hold_bytes:

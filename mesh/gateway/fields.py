@@ -88,6 +88,11 @@ class Fields:
             if len(self.text(field) or "") > max_chars:
                 raise self.fault(field[:80], f"over {max_chars} characters")
 
+    def rest(self) -> dict[str, Any]:
+        """Every field left, as it came."""
+        rest, self._values = self._values, {}
+        return rest
+
     def done(self) -> None:
         for field in self._values:
             raise self.fault(field[:80], "unknown field", code="unknown_parameter")

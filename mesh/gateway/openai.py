@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mesh.engine.protocol import MAX_SCORES
-from mesh.errors import BadRequest
 from mesh.gateway.fields import Fields, kind, millionths
+from mesh.gateway.messages import Message, read_messages, read_tools
 from mesh.schema.limits import (
     MAX_LOGIT_BIASES,
     MAX_NAME_CHARS,
@@ -30,12 +30,10 @@ from mesh.schema.limits import (
 from mesh.schema.request import MILLION, Sampling
 
 Random = Callable[[int], bytes]
-Message = Mapping[str, Any]  # as a chat template takes it
 
 _NOT_YET = "not supported by this server"
+_UNSUPPORTED = "unsupported_value"
 _HEX64 = re.compile(r"[0-9a-fA-F]{64}\Z")
-# `developer` is what newer clients call `system`; templates know the older name.
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _MAX_LABEL_CHARS = 512
 MAX_CHOICES = 16  # each is a serve of its own
 
@@ -54,7 +52,7 @@ class MeshOptions:
 class Call:
     """One request, understood. Exactly one of `messages`, `prompt` and `prompt_ids` is there. `max_tokens` None means
     the server's default. `n` choices are made; `logprobs` is of how many of the likeliest ids they are told, None: no
-    log-probabilities at all."""
+    log-probabilities at all; `tools` are those that the model may call."""
 
     model: str
     messages: tuple[Message, ...] | None
@@ -67,6 +65,7 @@ class Call:
     mesh: MeshOptions
     n: int = 1
     logprobs: int | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def prompt_param(self) -> str:
@@ -78,13 +77,12 @@ def parse_chat(body: dict[str, Any], random: Random) -> Call:
     fields = Fields(body)
     messages = read_messages(fields)
     logprobs = _chat_logprobs(fields)
-    fields.refuse(("tools", "functions", "function_call", "audio", "prediction"), _NOT_YET)
+    tools = _tools(fields)
+    fields.refuse(("functions", "function_call", "audio", "prediction"), _NOT_YET)
     fields.refuse(("reasoning_effort", "verbosity", "web_search_options"), _NOT_YET)
-    fields.only("parallel_tool_calls", (True, False), _NOT_YET)  # says how tools are called, and there are none
-    fields.only("tool_choice", ("none",), _NOT_YET)
     fields.only("response_format", ({"type": "text"},), _NOT_YET)
     fields.only("modalities", (["text"],), _NOT_YET)
-    return _call(fields, random, messages=messages, logprobs=logprobs)
+    return _call(fields, random, messages=messages, logprobs=logprobs, tools=tools)
 
 
 def parse_completion(body: dict[str, Any], random: Random) -> Call:
@@ -107,6 +105,7 @@ def _call(
     prompt: str | None = None,
     prompt_ids: tuple[int, ...] | None = None,
     logprobs: int | None = None,
+    tools: tuple[Mapping[str, Any], ...] = (),
 ) -> Call:
     model = fields.text("model")
     if not model or len(model) > MAX_NAME_CHARS:
@@ -126,7 +125,9 @@ def _call(
     mesh = _mesh(fields.object("mesh") or Fields({}), random)
     _labels(fields)
     fields.done()
-    return Call(model, messages, prompt, prompt_ids, max_tokens, sampling, stream, include_usage, mesh, n, logprobs)
+    return Call(
+        model, messages, prompt, prompt_ids, max_tokens, sampling, stream, include_usage, mesh, n, logprobs, tools
+    )
 
 
 def _chat_logprobs(fields: Fields) -> int | None:
@@ -137,42 +138,17 @@ def _chat_logprobs(fields: Fields) -> int | None:
     return (best or 0) if wanted else None
 
 
-def read_messages(fields: Fields) -> tuple[Message, ...]:
-    """The conversation under `messages`."""
-    messages = fields.array("messages")
-    if not messages:
-        raise fields.fault("messages", "missing" if messages is None else "empty")
-    return tuple(_message(item, f"messages[{i}]") for i, item in enumerate(messages))
-
-
-def _message(item: Any, where: str) -> Message:
-    if type(item) is not dict:
-        raise BadRequest(f"{where}: expected an object, got {kind(item)}", code="invalid_value", param=where)
-    message = Fields(item, within=where)
-    role = message.text("role")
-    if role not in _ROLES:
-        raise message.fault("role", f"expected one of {', '.join(_ROLES)}" if role else "missing")
-    content = message.take("content")
-    if type(content) is list:
-        # the parts of one message are its lines, as other servers read them
-        content = "\n".join(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
-    if type(content) is not str:
-        raise message.wrong("content", "text or an array of text parts", content)
-    message.refuse(("name", "refusal", "tool_calls", "tool_call_id", "function_call", "audio", "annotations"), _NOT_YET)
-    message.done()
-    return {"role": _ROLES[role], "content": content}
-
-
-def _part(item: Any, where: str) -> str:
-    if type(item) is not dict:
-        raise BadRequest(f"{where}: expected an object, got {kind(item)}", code="invalid_value", param=where)
-    part = Fields(item, within=where)
-    part.only("type", ("text",), "only text parts are supported")
-    text = part.text("text")
-    if text is None:
-        raise part.fault("text", "missing")
-    part.done()
-    return text
+def _tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
+    """The tools that the model is shown: none where it is told to call none."""
+    tools = read_tools(fields)
+    choice = fields.take("tool_choice")
+    if choice is not None and choice != "none" and not tools:
+        raise fields.fault("tool_choice", "only where there are tools")
+    if choice not in (None, "none", "auto"):
+        raise fields.fault("tool_choice", "a call cannot be forced here, expected auto or none", code=_UNSUPPORTED)
+    if fields.flag("parallel_tool_calls") is False and tools:
+        raise fields.fault("parallel_tool_calls", "the number of calls cannot be held to one here", code=_UNSUPPORTED)
+    return () if choice == "none" else tools
 
 
 def _prompt(fields: Fields) -> str | tuple[int, ...]:

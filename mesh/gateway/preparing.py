@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from mesh.engine.protocol import ScoringEngine, ServingEngine, TextEngine
+from mesh.engine.protocol import ScoringEngine, ServingEngine, TextEngine, tool_form
 from mesh.errors import BadRequest, ContextLengthExceeded, NotFound
+from mesh.gateway.messages import first_of_tools
 from mesh.gateway.openai import Call
 from mesh.schema.request import ServeRequest, prompt_hash_of_ids, prompt_hash_of_text
 
@@ -19,6 +20,7 @@ class Prepared:
     request: ServeRequest
     ids: tuple[int, ...] = field(repr=False)
     text: str | None = field(repr=False)
+    tool_form: str | None = None  # in which calls of the request's tools come; None where it has none
 
 
 def choose(engines: Sequence[ServingEngine], model: str) -> ServingEngine:
@@ -36,6 +38,7 @@ async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int)
     text: str | None
     if call.logprobs is not None and not (isinstance(engine, ScoringEngine) and call.logprobs <= engine.max_scores):
         raise BadRequest("logprobs: this model's engine gives none", code="unsupported_parameter", param="logprobs")
+    form = _tool_form(call, engine)
     if call.prompt_ids is not None:
         text, ids = None, call.prompt_ids
         _check_known(ids, engine)
@@ -45,7 +48,7 @@ async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int)
             raise BadRequest("this model takes token ids only", code="text_unsupported", param=call.prompt_param)
         writer: TextEngine = engine
         if call.messages is not None:
-            text = await writer.render(call.messages)
+            text = await (writer.render(call.messages, call.tools) if call.tools else writer.render(call.messages))
             ids = tuple(await writer.encode(text, special=True))
         else:
             text = cast(str, call.prompt)
@@ -63,7 +66,22 @@ async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int)
         model=call.model,
         nonce=call.mesh.nonce,
     )
-    return Prepared(request, ids, text)
+    return Prepared(request, ids, text, form)
+
+
+def _tool_form(call: Call, engine: ServingEngine) -> str | None:
+    """Raises BadRequest where there are tools, or what was said with them, and the model's template cannot show it."""
+    field = "tools" if call.tools else None if call.messages is None else first_of_tools(call.messages)
+    if field is None:
+        return None
+    form = tool_form(engine)
+    if form is None:
+        raise BadRequest(
+            f"{field}: this model's chat template shows no tools, or in no form that is known here",
+            code="unsupported_parameter",
+            param=field,
+        )
+    return form if call.tools else None
 
 
 def _cap(call: Call, prompt_tokens: int, context: int, default: int) -> int:

@@ -30,10 +30,25 @@ class Shape:
     ) -> dict[str, Any]:
         return {**self._frame(streamed=False), "choices": list(choices), "usage": usage(served), "mesh": mesh}
 
-    def choice(self, index: int, text: str, logprobs: Mapping[str, Any] | None, served: SealedServe) -> dict[str, Any]:
+    def choice(
+        self, index: int, said: Mapping[str, Any], logprobs: Mapping[str, Any] | None, reason: str
+    ) -> dict[str, Any]:
         """One choice of a plain answer."""
-        said = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.chat else {"text": text}
-        return {"index": index, **said, "logprobs": logprobs, "finish_reason": finish_reason(served)}
+        shown = {"message": said} if self.chat else said
+        return {"index": index, **shown, "logprobs": logprobs, "finish_reason": reason}
+
+    def whole(self, text: str, deltas: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+        """All that a choice says; `deltas` in place of the text where tools may be called in it."""
+        if not self.chat:
+            return {"text": text}
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if deltas is not None:
+            calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+            text = "".join(delta.get("content", "") for delta in deltas)
+            message["content"] = text if text or not calls else None
+            if calls:
+                message["tool_calls"] = [{name: call[name] for name in ("id", "type", "function")} for call in calls]
+        return message
 
     def opening(self, index: int) -> dict[str, Any] | None:
         """The chunk before any text."""
@@ -42,9 +57,12 @@ class Shape:
     def text(self, index: int, text: str, logprobs: Mapping[str, Any] | None) -> dict[str, Any]:
         return self._chunk(index, {"delta": {"content": text}} if self.chat else {"text": text}, logprobs)
 
-    def finish(self, index: int, served: SealedServe, mesh: Mapping[str, Any]) -> dict[str, Any]:
+    def delta(self, index: int, delta: Mapping[str, Any], logprobs: Mapping[str, Any] | None) -> dict[str, Any]:
+        return self._chunk(index, {"delta": delta}, logprobs)
+
+    def finish(self, index: int, reason: str, mesh: Mapping[str, Any]) -> dict[str, Any]:
         said: dict[str, Any] = {"delta": {}} if self.chat else {"text": ""}
-        return {**self._chunk(index, said, None, finish_reason(served)), "mesh": mesh}
+        return {**self._chunk(index, said, None, reason), "mesh": mesh}
 
     def usage(self, served: Sequence[SealedServe]) -> dict[str, Any]:
         return {**self._frame(streamed=True), "choices": [], "usage": usage(served)}
@@ -87,8 +105,11 @@ def receipt_comment(served: SealedServe) -> bytes:
     return f": mesh-receipt {served.sealed.id.text}\n\n".encode()
 
 
-def finish_reason(served: SealedServe) -> str:
-    return "length" if served.receipt.outcome.finish == "length" else "stop"
+def finish_reason(served: SealedServe, calls: int = 0) -> str:
+    """`calls` is how many calls of tools the choice made."""
+    if served.receipt.outcome.finish == "length":
+        return "length"
+    return "tool_calls" if calls else "stop"
 
 
 def usage(served: Sequence[SealedServe]) -> dict[str, Any]:

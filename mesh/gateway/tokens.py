@@ -18,7 +18,7 @@ from mesh.errors import BadRequest
 from mesh.gateway.bodies import read_body
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.fields import Fields
-from mesh.gateway.openai import Message, read_messages
+from mesh.gateway.messages import Message, read_messages
 from mesh.gateway.preparing import choose
 from mesh.schema.limits import MAX_TOKEN_ID
 

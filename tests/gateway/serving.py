@@ -40,6 +40,7 @@ class Scripted(ReferenceEngine):
     ) -> None:
         super().__init__(**{"recipe_id": "scripted"} | engine)
         self.pieces = list(pieces)
+        self.tool_form: str | None = None
         self.go = asyncio.Event()
         self.held = asyncio.Event()
         self.serves = 0

@@ -16,6 +16,10 @@ from mesh.schema.limits import MAX_SEED
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1.5}'}}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
 def drawn(size: int) -> bytes:
     return b"\x07" * size
 
@@ -113,8 +117,18 @@ def test_what_changes_nothing_is_let_through(fields: dict[str, Any]) -> None:
         ({"logprobs": False, "top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+        ({"tools": [TOOL, TOOL]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools[0].function.strict"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, "tools[0].function.x"),
+        ({"tools": {}}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"tools": [TOOL], "parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"functions": [{"name": "f"}]}, "functions"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"reasoning_effort": "low"}, "reasoning_effort"),
         ({"store": True}, "store"),
@@ -148,7 +162,17 @@ def test_what_changes_nothing_is_let_through(fields: dict[str, Any]) -> None:
         ({"messages": None}, "messages"),
         ({"messages": "hi"}, "messages"),
         ({"messages": ["hi"]}, "messages[0]"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+        ({"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]}, "messages[0].tool_calls"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},
+            "messages[0].tool_calls[0].function.name",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "x"}}]}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
         ({"messages": [{"content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
@@ -218,6 +242,29 @@ def test_number_of_choices_and_log_probabilities_are_read() -> None:
         0,
         5,
     )
+
+
+def test_tools_and_their_messages_are_read_for_a_template() -> None:
+    tool = {
+        "type": "function",
+        "function": {"name": "f", "description": "d", "parameters": {"x": 0.5}, "strict": False},
+    }
+    messages = [
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c", "content": "r"},
+    ]
+    call = chat(tools=[tool], tool_choice="auto", messages=messages, parallel_tool_calls=True)
+    json.dumps(call.tools)  # nothing in it that a template could not write
+    assert call.tools[0]["function"] == {"name": "f", "description": "d", "parameters": {"x": 0.5}}
+    assert call.messages == (
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": 1.5}}}],
+        },
+        {"role": "tool", "content": "r", "tool_call_id": "c"},
+    )
+    assert chat(tools=[tool], tool_choice="none").tools == ()
 
 
 def test_mesh_options_are_read() -> None:

@@ -85,7 +85,9 @@ def test_long_prompt_is_served_off_the_loop(tmp_path: Path) -> None:
         ({"model": "another"}, (404, "model_not_found")),
         ({"messages": None}, (400, "invalid_value")),
         ({"unknown": 1}, (400, "unknown_parameter")),
-        ({"tools": [{}]}, (400, "unsupported_parameter")),
+        ({"tools": [{}]}, (400, "invalid_value")),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, (400, "unsupported_parameter")),
+        ({"messages": [{"role": "tool", "tool_call_id": "c", "content": "x"}]}, (400, "unsupported_parameter")),
         ({"n": 17}, (400, "invalid_value")),
         ({"logprobs": True}, (400, "unsupported_parameter")),
         ({"stop": ["x"]}, (400, "no_candidate")),  # the reference engine cannot
