@@ -15,7 +15,7 @@ from mesh.cli.engines import add_engine_flags, spec_of
 from mesh.cli.specs import EngineSpec, VllmSpec
 from mesh.cli.starting import start_engine
 from mesh.cli.trust import add_trust_flag, read_trust
-from mesh.errors import Invalid, SchemaError, Undecidable
+from mesh.errors import Invalid, SchemaError, Undecidable, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,6 +33,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("receipt", metavar="RECEIPT", help="the signed receipt, a file or -")
     parser.add_argument("disclosure", metavar="DISCLOSURE", nargs="?", help="what `mesh disclose` wrote")
+    parser.add_argument(
+        "--grammar",
+        metavar="FILE",
+        help="the grammar whose digest the request holds, where its answer had a format: `mesh.grammar_text` of the "
+        "answer",
+    )
     add_trust_flag(parser)
     add_engine_flags(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -52,8 +58,9 @@ def run(args: argparse.Namespace) -> int:
     with naming(args.receipt):
         sealed = verify(envelope, RECEIPT_TYPE, trust)  # before a model is loaded for nothing
     disclosure = None if args.disclosure is None else read_disclosure(Path(args.disclosure))
+    grammar = None if args.grammar is None else _read_text(Path(args.grammar))
     note("loading the engine ...")
-    verdict = asyncio.run(_replay(envelope, disclosure, trust, spec))
+    verdict = asyncio.run(_replay(envelope, disclosure, trust, spec, grammar))
     if args.json:
         emit({"receipt_id": sealed.id.text, **verdict.to_json()})
     else:
@@ -74,6 +81,13 @@ def read_disclosure(path: Path) -> Disclosure:
         return Disclosure.from_bytes(data)
 
 
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not valid utf-8") from None
+
+
 @contextmanager
 def naming(source: str) -> Iterator[None]:
     """Say of what is wrong with a file's bytes which file it was."""
@@ -84,12 +98,21 @@ def naming(source: str) -> Iterator[None]:
 
 
 async def _replay(
-    envelope: bytes, disclosure: Disclosure | None, trust: Collection[bytes], spec: EngineSpec
+    envelope: bytes,
+    disclosure: Disclosure | None,
+    trust: Collection[bytes],
+    spec: EngineSpec,
+    grammar: str | None,
 ) -> Verdict:
+    from mesh.engine.grammars import GrammarEngine
     from mesh.replay.replayer import replay
 
     engine = await start_engine(spec)
     try:
+        if grammar is not None:
+            if not isinstance(engine, GrammarEngine):
+                raise UsageError("--grammar: this engine follows none")
+            engine.learn(grammar)
         return await replay(envelope, disclosure, engine, trust)
     finally:
         await engine.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import json
 from collections.abc import Mapping, Sequence
@@ -73,6 +74,23 @@ class ChatTemplate:
                 f"chat template: {e or type(e).__name__}", code="template_error", param="messages"
             ) from None
         return rendered
+
+
+async def rendered(
+    template: ChatTemplate | None,
+    holder: str,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+) -> str:
+    """`ChatTemplate.render` in a thread. Raises BadRequest, code `no_chat_template`, where the `holder` has none."""
+    if not messages:
+        raise BadRequest("messages: empty, expected at least one", param="messages")
+    if template is None:
+        raise BadRequest(
+            f"chat template: the {holder} has none and none is configured; give it a prompt instead",
+            code="no_chat_template", param="messages",
+        )  # fmt: skip
+    return await asyncio.to_thread(template.render, messages, tools)
 
 
 class _Refusal(Exception):

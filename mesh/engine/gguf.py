@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mesh.engine import gguf_frames as frames
-from mesh.engine.chat_template import ChatTemplate
+from mesh.engine.chat_template import ChatTemplate, rendered
 from mesh.engine.gguf_described import GgufConfig, SelfCheck, backend_id, check_tokenizer
 from mesh.engine.gguf_process import ChildProcess, Message, restart_delay_s
+from mesh.engine.grammars import Grammars
 from mesh.engine.protocol import MAX_SCORES, Scores, Served, TokenSink, scores_wanted
 from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, SchemaError, WeightsChanged
 from mesh.identity.files import FileIdentity
@@ -55,6 +56,7 @@ class GgufEngine:
     process: bytes
     context_tokens: int
     slots: int
+    tool_form: str | None
     max_scores = MAX_SCORES
     self_check: SelfCheck
 
@@ -76,6 +78,8 @@ class GgufEngine:
         self._running: dict[int, _Running] = {}
         self._texts: dict[int, asyncio.Future[list[int]]] = {}
         self._numbered = 0
+        self._grammars = Grammars()
+        self.learn = self._grammars.learn
 
     @classmethod
     async def start(cls, config: GgufConfig) -> GgufEngine:
@@ -97,10 +101,6 @@ class GgufEngine:
     def pid(self) -> int | None:
         return self._child.pid if self._child is not None and self._up.is_set() else None
 
-    @property
-    def tool_form(self) -> str | None:
-        return None if self._template is None else self._template.tool_form
-
     def deterministic(self, request: ServeRequest) -> bool:
         return self.self_check.deterministic
 
@@ -108,8 +108,8 @@ class GgufEngine:
         sampling, vocabulary = request.sampling, len(self._pieces)
         if request.decision is not None:
             return "decision: this engine makes no typed decisions"
-        if sampling.grammar is not None:
-            return "grammar: this engine follows none"
+        if (reason := self._grammars.refusal(sampling)) is not None:
+            return reason
         if any(pair[0] >= vocabulary for pair in sampling.logit_bias):
             return f"logit_bias: names an id that the vocabulary of {vocabulary} does not have"
         if request.prompt_tokens < 1:
@@ -157,6 +157,7 @@ class GgufEngine:
         child.send({
             "op": "serve", "serve": number, "prompt": pack_ids(prompt), "max_tokens": request.max_tokens,
             "sampling": sampling, "scores": -1 if (wanted := scores_wanted(sink)) is None else wanted,
+            "grammar": self._grammars.text(request.sampling.grammar) or "",
         })  # fmt: skip
         cancelled: asyncio.Future[Any] = asyncio.ensure_future(sink.cancelled.wait())
         endings: set[asyncio.Future[Any]] = {running.done, cancelled}
@@ -182,14 +183,7 @@ class GgufEngine:
     async def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:
-        if not messages:
-            raise BadRequest("messages: empty, expected at least one", param="messages")
-        if self._template is None:
-            raise BadRequest(
-                "chat template: the model file has none and none is configured; give it a prompt instead",
-                code="no_chat_template", param="messages",
-            )  # fmt: skip
-        return await asyncio.to_thread(self._template.render, messages, tools)
+        return await rendered(self._template, "model file", messages, tools)
 
     async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
         child = self._child
@@ -250,6 +244,7 @@ class GgufEngine:
         spelled = {name: loaded[name].decode(errors="replace") for name in ("bos", "eos")}
         self._template = None if source is None else ChatTemplate(source, **spelled)
         self.template_digest = None if self._template is None else self._template.digest
+        self.tool_form = None if self._template is None else self._template.tool_form
         self.settings = config.settings(model, template=self.template_digest, add_bos=loaded["add_bos"])
         self.backend_id = backend_id(loaded["version"], loaded["library"])
         bits = model.bits_per_weight
@@ -319,9 +314,9 @@ class GgufEngine:
             case "done":
                 if message["finish"] not in frames.FINISHES:
                     raise EngineFailed("engine pipe: done.finish is none that a child may report")
-                running = self._running.get(message["serve"])
-                if running is not None and not running.done.done():
-                    running.done.set_result(message["finish"])
+                self._end(message["serve"], message["finish"])
+            case "failed":
+                self._end(message["serve"], EngineFailed(f"gguf engine: {message['reason']}"))
             case "encoded":
                 try:
                     ids = unpack_ids(message["ids"])
@@ -351,6 +346,15 @@ class GgufEngine:
                 running.sink.put(token, scores)
         except Exception as e:  # noqa: BLE001 - one serve's sink must not end the others
             running.done.set_exception(EngineFailed(f"gguf engine: the sink failed: {type(e).__name__}"))
+
+    def _end(self, serve: int, ending: str | EngineError) -> None:
+        running = self._running.get(serve)
+        if running is None or running.done.done():
+            return
+        if isinstance(ending, EngineError):
+            running.done.set_exception(ending)
+        else:
+            running.done.set_result(ending)
 
     def _answer(self, call: int, answer: list[int] | EngineError) -> None:
         waiting = self._texts.get(call)

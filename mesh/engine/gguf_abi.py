@@ -123,6 +123,7 @@ FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_sampler_init_temp": (_Pointer, (_Float,)),
     "llama_sampler_init_penalties": (_Pointer, (_I32, _I32, _Float, _Float, _Float)),
     "llama_sampler_init_logit_bias": (_Pointer, (_I32, _I32, _Pointer)),
+    "llama_sampler_init_grammar": (_Pointer, (_Pointer, c.c_char_p, c.c_char_p)),
     "llama_sampler_sample": (_I32, (_Pointer, _Pointer, _I32)),
     "llama_sampler_accept": (None, (_Pointer, _I32)),
     "llama_sampler_free": (None, (_Pointer,)),

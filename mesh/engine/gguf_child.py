@@ -168,10 +168,16 @@ class Child:
                     ],
                 })  # fmt: skip
             for serve, finish in step.ended:
-                with self._serves_lock:
-                    self._known.discard(serve)
-                    self._cancelled.discard(serve)
+                self._forget(serve)
                 self._send({"op": "done", "serve": serve, "finish": finish})
+            for serve, reason in step.failed:
+                self._forget(serve)
+                self._send({"op": "failed", "serve": serve, "reason": reason})
+
+    def _forget(self, serve: int) -> None:
+        with self._serves_lock:
+            self._known.discard(serve)
+            self._cancelled.discard(serve)
 
     def _tokenize(self, model: Any) -> None:
         from mesh.schema.request import pack_ids
@@ -196,6 +202,7 @@ def _order(message: dict[str, Any]) -> Any:
     sampling = message["sampling"]
     plan = SamplingPlan(
         logit_bias=tuple((i, bias) for i, bias in sampling["logit_bias"]),
+        grammar=message["grammar"],
         **{name: sampling[name] for name in _CONTROLS},
     )
     return Order(

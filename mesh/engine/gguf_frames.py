@@ -21,11 +21,12 @@ _SCORE: Final = struct.Struct("<Id")
 # From the engine to its child.
 TO_CHILD: Final[dict[str, dict[str, type]]] = {
     "load": {"path": str, "settings": dict, "overrides": list, "together_always": bool},
-    # `scores`: of how many of the likeliest ids, -1: none at all
-    "serve": {"serve": int, "prompt": bytes, "max_tokens": int, "sampling": dict, "scores": int},
+    # `scores`: of how many of the likeliest ids, -1: none at all; `grammar`: its text, empty: none
+    "serve": {"serve": int, "prompt": bytes, "max_tokens": int, "sampling": dict, "scores": int,
+              "grammar": str},
     "cancel": {"serve": int},
     "encode": {"call": int, "text": str, "special": bool, "bare": bool},
-}
+}  # fmt: skip
 # From the child. `step` has one [serve, id, margin, scores] for each sequence that grew; a margin is 8 bytes of
 # little-endian float64 (payload values have no floats), empty where there is none. Scores are that of the id and, for
 # each of the likeliest, its id as u32 and its own; empty where nobody wants them.
@@ -36,6 +37,7 @@ FROM_CHILD: Final[dict[str, dict[str, type]]] = {
     },
     "step": {"tokens": list},
     "done": {"serve": int, "finish": str},
+    "failed": {"serve": int, "reason": str},
     "encoded": {"call": int, "ids": bytes},
     "refused": {"call": int, "reason": str},
     "fault": {"kind": str, "reason": str},

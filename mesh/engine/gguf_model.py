@@ -141,7 +141,14 @@ class Model:
         return frozenset(i for i in range(self.vocab_tokens) if self._library.llama_vocab_is_eog(self._vocab, i))
 
     def sampler(self, sampling: SamplingPlan, prompt: Sequence[int]) -> Sampler:
-        return Sampler(self._library, self._context, self.vocab_tokens, self.settings.context_tokens, sampling, prompt)
+        """Raises EngineFailed for a grammar that the library does not read."""
+        grammar = None
+        if sampling.grammar:
+            grammar = self._library.llama_sampler_init_grammar(self._vocab, sampling.grammar.encode(), b"root")
+            if not grammar:
+                raise EngineFailed("grammar: the library does not read it")
+        window = self.settings.context_tokens
+        return Sampler(self._library, self._context, self.vocab_tokens, window, sampling, prompt, grammar)
 
     def close(self) -> None:
         self._library.llama_free(self._context)
@@ -150,7 +157,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """The part of a request's sampling that changes which id is chosen. `_u` are millionths, as in the request."""
+    """The part of a request's sampling that changes which id is chosen. `_u` are millionths, as in the request;
+    `grammar` is its text, empty where there is none."""
 
     temperature_u: int
     top_p_u: int
@@ -161,12 +169,13 @@ class SamplingPlan:
     repetition_penalty_u: int
     logit_bias: tuple[tuple[int, int], ...]
     seed: int
+    grammar: str = ""
 
     @property
     def raw(self) -> bool:
         """Whether the logits reach the choice as the model made them, so that the distance of the best two says how
         close the choice was."""
-        return not self.logit_bias and not self.penalized
+        return not self.logit_bias and not self.penalized and not self.grammar
 
     @property
     def penalized(self) -> bool:
@@ -178,20 +187,22 @@ SAMPLERS = ("logit_bias", "repetition", "frequency_presence", "top_k", "top_p", 
 
 class Sampler:
     """The explicit chain of one serve, in the order of `SAMPLERS`; at temperature 0 the best id is taken after the
-    penalties. A stage that changes nothing is left out.
+    penalties. A stage that changes nothing is left out. A grammar comes before all of them and leaves only the ids that
+    it allows next, so that what is drawn from is the model's distribution over those.
 
     The repetition penalty counts the prompt and the output, frequency and presence the output alone, both over the
     whole context.
     """
 
     def __init__(
-        self, library: c.CDLL, context: Any, vocab: int, window: int, plan: SamplingPlan, prompt: Sequence[int]
-    ) -> None:
+        self, library: c.CDLL, context: Any, vocab: int, window: int, plan: SamplingPlan, prompt: Sequence[int],
+        grammar: Any = None,
+    ) -> None:  # fmt: skip
         self._library, self._context, self.plan = library, context, plan
         params = library.llama_sampler_chain_default_params()
         params.no_perf = True
         self._chain = library.llama_sampler_chain_init(params)
-        for stage in self._stages(vocab, window, prompt):
+        for stage in [*([] if grammar is None else [grammar]), *self._stages(vocab, window, prompt)]:
             library.llama_sampler_chain_add(self._chain, stage)
 
     def _stages(self, vocab: int, window: int, prompt: Sequence[int]) -> list[Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from mesh.engine.gguf_model import Feed, Model, Sampler, SamplingPlan, scores_of
 from mesh.engine.protocol import Scores
 from mesh.engine.stops import StopMatcher
+from mesh.errors import EngineFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,12 @@ class _Sequence:
 
 @dataclass(slots=True)
 class Step:
-    """What came of one step: (serve, id, margin, scores) of each sequence that grew, and serves that ended, with
-    how."""
+    """What came of one step: (serve, id, margin, scores) of each sequence that grew, serves that ended, with how,
+    and those that could not begin, with why."""
 
     tokens: list[tuple[int, int, float | None, Scores | None]] = field(default_factory=list)
     ended: list[tuple[int, str]] = field(default_factory=list)
+    failed: list[tuple[int, str]] = field(default_factory=list)
 
 
 class Slots:
@@ -77,7 +79,7 @@ class Slots:
         n_ubatch allows, shared between them, so that a long one does not hold up the others for long."""
         out = Step()
         self._drop_cancelled(out)
-        self._fill_slots()
+        self._fill_slots(out)
         if not self._running:
             return out
         feeds: list[Feed] = []
@@ -123,12 +125,16 @@ class Slots:
             self._waiting.remove(order)
             out.ended.append((order.serve, "cancelled"))
 
-    def _fill_slots(self) -> None:
+    def _fill_slots(self, out: Step) -> None:
         while self._waiting and self._free:
             order = self._waiting.popleft()
+            try:
+                sampler = self._model.sampler(order.plan, order.prompt)
+            except EngineFailed as e:
+                out.failed.append((order.serve, str(e)))
+                continue
             slot = self._free.pop(0)
             self._model.forget(slot)
-            sampler = self._model.sampler(order.plan, order.prompt)
             self._running.append(_Sequence(order, slot, sampler, StopMatcher(order.stop)))
 
     def _end(self, sequence: _Sequence, finish: str, out: Step) -> None:

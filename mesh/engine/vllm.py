@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from mesh.engine.chat_template import ChatTemplate
+from mesh.engine.grammars import Grammars
 from mesh.engine.hf_model import HfModel, read_hf_model
 from mesh.engine.hf_tokenizer import HfTokenizer, read_hf_tokenizer
 from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, scores_wanted
@@ -89,6 +90,8 @@ class VllmEngine:
         self._restarting: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._failures = 0  # starts since a serve last ended well
+        self._grammars = Grammars()
+        self.learn = self._grammars.learn
 
     @classmethod
     async def start(
@@ -118,6 +121,8 @@ class VllmEngine:
         return self.self_check.deterministic
 
     def refusal(self, request: ServeRequest) -> str | None:
+        if (reason := self._grammars.refusal(request.sampling)) is not None:
+            return reason
         has_text = self._tokenizer is not None
         return refusal_of(request, self.context_tokens, self._vocabulary if has_text else None, stops=has_text)
 
@@ -369,7 +374,7 @@ class VllmEngine:
     async def _read(self, transcript: Transcript, sink: TokenSink) -> Usage | None:
         body = completion_body(
             transcript.request, transcript.prompt, self._facts.model, margins=self._config.margins,
-            scores=transcript.wanted,
+            scores=transcript.wanted, grammar=self._grammars.text(transcript.request.sampling.grammar),
         )  # fmt: skip
         usage: Usage | None = None
         async with self._server.stream(body) as events:
@@ -436,6 +441,6 @@ class VllmTextEngine(VllmEngine):
 def _bent(request: ServeRequest) -> bool:
     """Whether something moves the logits before the choice, so that their distance says nothing."""
     sampling = request.sampling
-    return bool(sampling.logit_bias) or (
+    return bool(sampling.logit_bias) or sampling.grammar is not None or (
         sampling.frequency_penalty_u, sampling.presence_penalty_u, sampling.repetition_penalty_u
     ) != (0, 0, 1_000_000)  # fmt: skip

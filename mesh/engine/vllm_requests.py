@@ -23,8 +23,6 @@ def refusal_of(request: ServeRequest, context_tokens: int, vocabulary: int | Non
     sampling = request.sampling
     if request.decision is not None:
         return "decision: this engine makes no typed decisions"
-    if sampling.grammar is not None:
-        return "grammar: this engine follows none"
     if 0 < sampling.temperature_u < _LEAST_TEMPERATURE_U:
         return "temperature: vLLM takes 0, or 0.01 and more; anything between it would raise to 0.01"
     if sampling.temperature_u > _MOST_TEMPERATURE_U:
@@ -55,7 +53,13 @@ def refusal_of(request: ServeRequest, context_tokens: int, vocabulary: int | Non
 
 
 def completion_body(
-    request: ServeRequest, prompt: Sequence[int], model: str, *, margins: bool, scores: int | None = None
+    request: ServeRequest,
+    prompt: Sequence[int],
+    model: str,
+    *,
+    margins: bool,
+    scores: int | None = None,
+    grammar: str | None = None,
 ) -> dict[str, Any]:
     """Every parameter of the sampling is there, so that neither the server's defaults nor the model folder's
     generation_config.json decide anything. `scores`: of how many of the likeliest ids log-probabilities are wanted,
@@ -89,6 +93,8 @@ def completion_body(
         "length_penalty": 1.0,
         "watermarking": False,
     }
+    if grammar is not None:
+        body["structured_outputs"] = {"grammar": grammar}
     if margins or scores is not None:
         body |= {"logprobs": max(2 if margins else 0, scores or 0), "return_tokens_as_token_ids": True}
     return body

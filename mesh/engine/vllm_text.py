@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mesh.engine.chat_template import ChatTemplate
+from mesh.engine.chat_template import ChatTemplate, rendered
 from mesh.engine.hf_tokenizer import HfTokenizer
 from mesh.engine.vllm_http import VllmServer
 from mesh.errors import BadRequest, EngineError, EngineUnsupported, UsageError
@@ -47,14 +46,7 @@ class VllmText:
     async def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:
-        if not messages:
-            raise BadRequest("messages: empty, expected at least one", param="messages")
-        if self._template is None:
-            raise BadRequest(
-                "chat template: the model folder has none and none is configured; give it a prompt instead",
-                code="no_chat_template", param="messages",
-            )  # fmt: skip
-        return await asyncio.to_thread(self._template.render, messages, tools)
+        return await rendered(self._template, "model folder", messages, tools)
 
     async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
         """A rendered chat brings its control tokens along; a bare text gets those that the tokenizer begins one with.

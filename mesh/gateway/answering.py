@@ -57,6 +57,7 @@ class Answering:
             reader = _reader(serve, choice)
             deltas = None if reader is None else [*reader.push(part.text), *reader.finish()]
             reason = shapes.finish_reason(one, 0 if reader is None else reader.calls)
+            await _judge(serve, choice, part.text, one, 0 if reader is None else reader.calls)
             whole = serve.shape.whole(part.text, deltas)
             said.append(serve.shape.choice(choice.index, whole, _logprobs(serve, part.entries), reason))
         body = json.dumps(
@@ -134,7 +135,10 @@ class Answering:
             await stream.send(shapes.event(opening))
         reader = _reader(serve, choice)
         entries: list[Entry] = []  # of text that is held
+        said: list[str] = []  # of an answer that is to be judged
         while part is not None:
+            if serve.prepared.form is not None:
+                said.append(part.text)
             if reader is not None:
                 entries += part.entries
                 deltas = reader.push(part.text)
@@ -162,6 +166,7 @@ class Answering:
             raise _BrokenOff(await self._first_receipts([served]), whole=True)
         if (fault := fault_of(served)) is not None:
             raise _BrokenOff(error_body(fault, **_mesh_object(serve, [served])))
+        await _judge(serve, choice, "".join(said), served, 0 if reader is None else reader.calls)
         mesh = _told_of(serve, choice, served)
         if len(serve.choices) > 1:
             mesh["index"] = choice.index
@@ -239,10 +244,29 @@ def _logprobs(serve: Serve, entries: Sequence[Entry]) -> dict[str, Any] | None:
     return (chat_logprobs if serve.shape.chat else text_logprobs)(entries, serve.piece)
 
 
+async def _judge(serve: Serve, choice: Choice, text: str, served: SealedServe, calls: int) -> None:
+    """Say of a whole answer whether it is what the request has to have."""
+    form = serve.prepared.form
+    if form is None:
+        return
+    cut = served.receipt.outcome.finish == "length"
+    if form.schema is None:
+        choice.verdict = "satisfied" if calls else "not satisfied (truncated)" if cut else "not satisfied"
+    else:
+        choice.verdict = await asyncio.to_thread(form.verdict, text, cut=cut)
+
+
 def _told_of(serve: Serve, choice: Choice, served: SealedServe) -> dict[str, Any]:
     told = shapes.mesh_object(
         served, incomplete=choice.sink.incomplete, disclose=serve.call.mesh.disclose, prompt=serve.prepared.text
     )
+    grammar, form = served.request.sampling.grammar, serve.prepared.form
+    if grammar is not None and form is not None:
+        told["grammar"] = ContentId(grammar).text
+        if serve.call.mesh.disclose:
+            told["grammar_text"] = form.grammar  # what a replayer has to tell its engine
+        if choice.verdict is not None:
+            told["format"] = choice.verdict
     if serve.call.logprobs is not None:
         told["logprobs"] = "raw"  # from before biases, penalties, temperature and cuts
     return told

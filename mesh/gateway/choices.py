@@ -26,13 +26,15 @@ Outcome = asyncio.Future[SealedServe | Repeated]
 
 @dataclass(slots=True)
 class Choice:
-    """`outcome` is there from the start, also of a choice that has yet to begin."""
+    """`outcome` is there from the start, also of a choice that has yet to begin. `verdict` says whether a whole answer
+    has the format that it has to have."""
 
     index: int
     request: ServeRequest
     serve_id: bytes
     sink: TokenStream
     outcome: Outcome
+    verdict: str | None = None
 
 
 @dataclass(slots=True)

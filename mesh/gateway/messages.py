@@ -40,12 +40,13 @@ def first_of_tools(messages: tuple[Message, ...]) -> str | None:
     return None
 
 
-def read_tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
-    """The functions under `tools`, as templates take them."""
+def read_tools(fields: Fields, *, forced: bool) -> tuple[Mapping[str, Any], ...]:
+    """The functions under `tools`, as templates take them. Only a call that is `forced` is held to its parameters, so
+    that only then one may be strict."""
     tools = fields.array("tools") or []
     if len(tools) > _MAX_TOOLS:
         raise fields.fault("tools", f"{len(tools)} of them, at most {_MAX_TOOLS}")
-    read = tuple(_tool(item, f"tools[{i}]") for i, item in enumerate(tools))
+    read = tuple(_tool(item, f"tools[{i}]", forced) for i, item in enumerate(tools))
     names = [tool["function"]["name"] for tool in read]
     if len(set(names)) != len(names):
         raise fields.fault("tools", "two have one name")
@@ -123,7 +124,7 @@ def _call(item: Any, where: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": values}}
 
 
-def _tool(item: Any, where: str) -> Mapping[str, Any]:
+def _tool(item: Any, where: str, forced: bool) -> Mapping[str, Any]:
     tool = _object(item, where)
     tool.only("type", ("function",), "only functions are supported")
     function = tool.object("function")
@@ -132,7 +133,8 @@ def _tool(item: Any, where: str) -> Mapping[str, Any]:
         raise tool.fault("function", "missing")
     name, description = function.text("name"), function.text("description")
     parameters = function.object("parameters")
-    function.only("strict", (False,), "arguments are not held to their schema here")
+    why = "arguments are held to their parameters only where tool_choice is required or names a function"
+    function.only("strict", (True, False) if forced else (False,), why)
     function.done()
     if name is None or not _NAME.match(name):
         raise function.fault("name", "missing" if name is None else "expected 1 to 64 letters, digits and _.-")

@@ -15,6 +15,7 @@ from typing import Any
 
 from mesh.engine.protocol import MAX_SCORES
 from mesh.gateway.fields import Fields, kind, millionths
+from mesh.gateway.formats import Format, read_format
 from mesh.gateway.messages import Message, read_messages, read_tools
 from mesh.schema.limits import (
     MAX_LOGIT_BIASES,
@@ -32,7 +33,6 @@ from mesh.schema.request import MILLION, Sampling
 Random = Callable[[int], bytes]
 
 _NOT_YET = "not supported by this server"
-_UNSUPPORTED = "unsupported_value"
 _HEX64 = re.compile(r"[0-9a-fA-F]{64}\Z")
 _MAX_LABEL_CHARS = 512
 MAX_CHOICES = 16  # each is a serve of its own
@@ -52,7 +52,8 @@ class MeshOptions:
 class Call:
     """One request, understood. Exactly one of `messages`, `prompt` and `prompt_ids` is there. `max_tokens` None means
     the server's default. `n` choices are made; `logprobs` is of how many of the likeliest ids they are told, None: no
-    log-probabilities at all; `tools` are those that the model may call."""
+    log-probabilities at all; `tools` are those that the model may call, `forced` the names of those of which it
+    has to call one; `form` is what an answer in text has to look like."""
 
     model: str
     messages: tuple[Message, ...] | None
@@ -66,6 +67,8 @@ class Call:
     n: int = 1
     logprobs: int | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
+    forced: tuple[str, ...] = ()
+    form: Format | None = None
 
     @property
     def prompt_param(self) -> str:
@@ -77,12 +80,14 @@ def parse_chat(body: dict[str, Any], random: Random) -> Call:
     fields = Fields(body)
     messages = read_messages(fields)
     logprobs = _chat_logprobs(fields)
-    tools = _tools(fields)
+    tools, forced = _tools(fields)
+    form = read_format(fields)
+    if form is not None and tools:
+        raise fields.fault("response_format", "not beside tools", code="unsupported_value")
     fields.refuse(("functions", "function_call", "audio", "prediction"), _NOT_YET)
     fields.refuse(("reasoning_effort", "verbosity", "web_search_options"), _NOT_YET)
-    fields.only("response_format", ({"type": "text"},), _NOT_YET)
     fields.only("modalities", (["text"],), _NOT_YET)
-    return _call(fields, random, messages=messages, logprobs=logprobs, tools=tools)
+    return _call(fields, random, messages=messages, logprobs=logprobs, tools=tools, forced=forced, form=form)
 
 
 def parse_completion(body: dict[str, Any], random: Random) -> Call:
@@ -106,6 +111,8 @@ def _call(
     prompt_ids: tuple[int, ...] | None = None,
     logprobs: int | None = None,
     tools: tuple[Mapping[str, Any], ...] = (),
+    forced: tuple[str, ...] = (),
+    form: Format | None = None,
 ) -> Call:
     model = fields.text("model")
     if not model or len(model) > MAX_NAME_CHARS:
@@ -122,11 +129,26 @@ def _call(
         options.only("include_obfuscation", (False,), _NOT_YET)
         options.done()
     n = _or(fields.integer("n", 1, MAX_CHOICES), 1)
+    if sampling.ignore_eos and (form is not None or forced):
+        raise fields.fault("ignore_eos", "not where the answer has a format, which ends it", code="unsupported_value")
     mesh = _mesh(fields.object("mesh") or Fields({}), random)
     _labels(fields)
     fields.done()
     return Call(
-        model, messages, prompt, prompt_ids, max_tokens, sampling, stream, include_usage, mesh, n, logprobs, tools
+        model,
+        messages,
+        prompt,
+        prompt_ids,
+        max_tokens,
+        sampling,
+        stream,
+        include_usage,
+        mesh,
+        n,
+        logprobs,
+        tools,
+        forced,
+        form,
     )
 
 
@@ -138,17 +160,40 @@ def _chat_logprobs(fields: Fields) -> int | None:
     return (best or 0) if wanted else None
 
 
-def _tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
-    """The tools that the model is shown: none where it is told to call none."""
-    tools = read_tools(fields)
+def _tools(fields: Fields) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
+    """The tools that the model is shown, none where it is told to call none; and the names of those of which it has to
+    call one, none where it may choose."""
     choice = fields.take("tool_choice")
-    if choice is not None and choice != "none" and not tools:
+    named = _named_choice(fields, choice)
+    tools = read_tools(fields, forced=choice == "required" or named is not None)
+    names = tuple(tool["function"]["name"] for tool in tools)
+    if choice not in (None, "none") and not tools:
         raise fields.fault("tool_choice", "only where there are tools")
-    if choice not in (None, "none", "auto"):
-        raise fields.fault("tool_choice", "a call cannot be forced here, expected auto or none", code=_UNSUPPORTED)
-    if fields.flag("parallel_tool_calls") is False and tools:
-        raise fields.fault("parallel_tool_calls", "the number of calls cannot be held to one here", code=_UNSUPPORTED)
-    return () if choice == "none" else tools
+    if named is not None and named not in names:
+        raise fields.fault("tool_choice", f"{named[:80]!r} is none of the tools")
+    forced = names if choice == "required" else () if named is None else (named,)
+    if fields.flag("parallel_tool_calls") is False and tools and not forced and choice != "none":
+        why = "the number of calls is held to one only where tool_choice is required or names a function"
+        raise fields.fault("parallel_tool_calls", why, code="unsupported_value")
+    return (() if choice == "none" else tools), forced
+
+
+def _named_choice(fields: Fields, choice: Any) -> str | None:
+    if choice in (None, "none", "auto", "required"):
+        return None
+    if type(choice) is not dict:
+        raise fields.fault(
+            "tool_choice", "expected none, auto, required or a function by name", code="unsupported_value"
+        )
+    told = Fields(choice, within="tool_choice")
+    told.only("type", ("function",), "expected a function")
+    function = told.object("function")
+    told.done()
+    name = None if function is None else function.text("name")
+    if function is None or name is None:
+        raise told.fault("function.name", "missing")
+    function.done()
+    return name
 
 
 def _prompt(fields: Fields) -> str | tuple[int, ...]:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from mesh.engine.grammars import GrammarEngine
 from mesh.engine.protocol import ScoringEngine, ServingEngine, TextEngine, tool_form
 from mesh.errors import BadRequest, ContextLengthExceeded, NotFound
+from mesh.gateway.formats import Format, forced_call
 from mesh.gateway.messages import first_of_tools
 from mesh.gateway.openai import Call
-from mesh.schema.request import ServeRequest, prompt_hash_of_ids, prompt_hash_of_text
+from mesh.schema.request import Sampling, ServeRequest, prompt_hash_of_ids, prompt_hash_of_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class Prepared:
     ids: tuple[int, ...] = field(repr=False)
     text: str | None = field(repr=False)
     tool_form: str | None = None  # in which calls of the request's tools come; None where it has none
+    form: Format | None = None  # what the answer is held to
 
 
 def choose(engines: Sequence[ServingEngine], model: str) -> ServingEngine:
@@ -56,17 +59,33 @@ async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int)
         prompt_hash = prompt_hash_of_text(text, call.mesh.nonce)
     if not ids:
         raise BadRequest(f"{call.prompt_param}: no tokens", code="invalid_value", param=call.prompt_param)
+    held = (
+        forced_call([tool for tool in call.tools if tool["function"]["name"] in call.forced], form)
+        if form is not None and call.forced
+        else call.form
+    )
     request = ServeRequest.of(
         prompt_hash=prompt_hash,
         prompt_tokens=len(ids),
         max_tokens=_cap(call, len(ids), engine.context_tokens, default_max_tokens),
         fidelity_floor=call.mesh.fidelity_floor,
-        sampling=call.sampling,
+        sampling=_sampling(call, engine, held),
         joule_ceiling_uj=call.mesh.joule_ceiling_uj,
         model=call.model,
         nonce=call.mesh.nonce,
     )
-    return Prepared(request, ids, text, form)
+    return Prepared(request, ids, text, form, held)
+
+
+def _sampling(call: Call, engine: ServingEngine, held: Format | None) -> Sampling:
+    """Raises BadRequest where the answer has a format and the engine can hold none to one."""
+    if held is None:
+        return call.sampling
+    if not isinstance(engine, GrammarEngine):
+        param = "tool_choice" if call.forced else held.param
+        message = f"{param}: this model's engine cannot hold an answer to a format"
+        raise BadRequest(message, code="unsupported_parameter", param=param)
+    return Sampling.from_map({**call.sampling.to_map(), "grammar": engine.learn(held.grammar)})
 
 
 def _tool_form(call: Call, engine: ServingEngine) -> str | None:

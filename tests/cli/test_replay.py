@@ -63,6 +63,17 @@ def test_replay_of_a_broken_disclosure_is_malformed(mesh, trusted, receipt_file,
         assert (result.code, result.out) == (10, "")
 
 
+def test_replay_is_told_a_grammar_by_file(mesh, trusted, receipt_file, disclosure_file, tmp_path: Path) -> None:
+    path = tmp_path / "grammar.gbnf"
+    path.write_bytes(b"\xff")
+    argv = ("replay", receipt_file, disclosure_file, "--trust", trusted, "--reference", "--grammar", path)
+    broken = mesh(*argv)
+    assert (broken.code, "utf-8" in broken.err) == (2, True)
+    path.write_text('root ::= "a"')
+    useless = mesh(*argv)
+    assert (useless.code, "follows none" in useless.err) == (2, True)
+
+
 def test_replay_without_an_engine_is_wrong_usage(mesh, trusted, receipt_file, disclosure_file) -> None:
     assert mesh("replay", receipt_file, disclosure_file, "--trust", trusted).code == 2
 

@@ -332,3 +332,16 @@ def test_numbers_that_nobody_vouched_for_are_no_claim(tmp_path: Path) -> None:
     on(tmp_path, test, {"dtype": "bfloat16"})
     on(tmp_path / "b", test, {"device": "cuda"})
     on(tmp_path / "c", test, version="0.33.0")
+
+
+def test_grammar_is_served_once_its_text_is_known(tmp_path: Path) -> None:
+    async def test(fake: FakeVllm, engine: VllmTextEngine) -> None:
+        unknown = request_for(PROMPT, 4, grammar=bytes(32))
+        assert "not told" in (engine.refusal(unknown) or "")
+        digest = engine.learn('root ::= "a"')
+        assert engine.refusal(request_for(PROMPT, 4, grammar=digest)) is None
+        assert "ignore_eos" in (engine.refusal(request_for(PROMPT, 4, grammar=digest, ignore_eos=True)) or "")
+        served = await serve(engine, PROMPT, 4, grammar=digest, ignore_eos=False)
+        assert served.margins is None
+
+    on(tmp_path, test, {"margins": True})

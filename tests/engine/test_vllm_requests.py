@@ -36,7 +36,6 @@ def refusal(*, max_tokens: int = 8, vocabulary: int | None = 259, stops: bool = 
         ({"logit_bias": [[3, -100 * MILLION - 1]]}, "logit_bias"),
         ({"logit_bias": [[259, 1]]}, "logit_bias"),
         ({"stop_ids": [5, 259]}, "stop_ids"),
-        ({"grammar": bytes(32)}, "grammar"),
         ({"max_tokens": 62}, "max_tokens"),
         ({"stop": ["x"], "stops": False}, "stop"),
         ({"stop": ["1", "2", "3", "4", "5"]}, "stop"),
@@ -116,3 +115,18 @@ def test_millionths_survive_the_way_through_json(temperature: int, top_p: int, b
     body = json.loads(json.dumps(completion_body(asked, PROMPT, "tiny", margins=False)))
     sent = (body["temperature"], body["top_p"], body["logit_bias"]["3"])
     assert [round(value * MILLION) for value in sent] == [temperature, top_p, bias]
+
+
+def test_grammar_goes_along_in_full() -> None:
+    request = request_for(PROMPT, 4, grammar=bytes(32))
+    told = completion_body(request, PROMPT, "m", margins=False, grammar='root ::= "a"')
+    assert told["structured_outputs"] == {"grammar": 'root ::= "a"'}
+    assert "structured_outputs" not in completion_body(request_for(PROMPT, 4), PROMPT, "m", margins=False)
+
+
+@pytest.mark.parametrize(
+    ("margins", "scores", "asked"), [(True, None, 2), (True, 5, 5), (False, 0, 0), (False, 20, 20)]
+)
+def test_log_probabilities_are_asked_for_by_id(margins: bool, scores: int | None, asked: int) -> None:
+    told = completion_body(request_for(PROMPT, 4), PROMPT, "m", margins=margins, scores=scores)
+    assert (told["logprobs"], told["return_tokens_as_token_ids"]) == (asked, True)

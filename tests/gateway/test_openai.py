@@ -125,11 +125,15 @@ def test_what_changes_nothing_is_let_through(fields: dict[str, Any]) -> None:
         ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, "tools[0].function.x"),
         ({"tools": {}}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice.function.name"),
+        ({"tools": [TOOL], "response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos"),
         ({"tools": [TOOL], "parallel_tool_calls": False}, "parallel_tool_calls"),
         ({"functions": [{"name": "f"}]}, "functions"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json"}}, "response_format.type"),
         ({"reasoning_effort": "low"}, "reasoning_effort"),
         ({"store": True}, "store"),
         ({"no_such_field": 1}, "no_such_field"),
@@ -265,6 +269,14 @@ def test_tools_and_their_messages_are_read_for_a_template() -> None:
         {"role": "tool", "content": "r", "tool_call_id": "c"},
     )
     assert chat(tools=[tool], tool_choice="none").tools == ()
+
+
+def test_forced_calls_are_read() -> None:
+    other = {"type": "function", "function": {"name": "g", "strict": True}}
+    assert chat(tools=[TOOL, other], tool_choice="required", parallel_tool_calls=False).forced == ("f", "g")
+    named = {"type": "function", "function": {"name": "g"}}
+    assert chat(tools=[TOOL, other], tool_choice=named).forced == ("g",)
+    assert chat(tools=[TOOL], tool_choice="auto").forced == ()
 
 
 def test_mesh_options_are_read() -> None:
