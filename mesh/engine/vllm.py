@@ -181,6 +181,8 @@ class VllmEngine:
         await self._read_text()
         self._describe(await self._measure())
         await self._check_weights()  # what was digested is what the server had loaded by then
+        if self._ended is not None:  # while it was measured
+            raise self._ended
         self._up = self._met = True
 
     async def _identify(self) -> ServerFacts:
@@ -289,6 +291,11 @@ class VllmEngine:
             raise
         except (EngineError, UsageError) as e:
             raise EngineUnavailable(str(e)) from None
+        await self._hold_to_its_word(facts)
+        self._met = True
+
+    async def _hold_to_its_word(self, facts: ServerFacts) -> None:
+        """Refuse a server that is another than was measured; measure again one that was started again."""
         difference = self._facts.difference(facts)
         if difference is not None:
             raise EngineUnavailable(
@@ -296,7 +303,6 @@ class VllmEngine:
             )
         if facts.started_s is None or facts.started_s != self._facts.started_s:
             await self._take_again(facts)
-        self._met = True
 
     async def _take_again(self, facts: ServerFacts) -> None:
         """A new start of the server. Serves go on only if it gives the same numbers as before."""
@@ -349,7 +355,7 @@ class VllmEngine:
                 self._ended = None
                 self._managed = await self._launch(self._on_end)
                 await self._until_it_answers()
-                await self._take_again(await self._identify())
+                await self._hold_to_its_word(await self._identify())
             except (EngineError, UsageError) as e:  # UsageError: it serves another model now
                 log.warning("vllm engine: not started again: %s", e)
                 continue
