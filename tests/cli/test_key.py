@@ -33,3 +33,12 @@ def test_key_never_shows_the_seed(mesh, made, tmp_path: Path) -> None:
     for argv in (("key", "show"), ("key", "backup", "--out", tmp_path / "b"), ("receipts", "list")):
         result = mesh(*argv, "--state", made.state)
         assert seed not in result.out + result.err
+
+
+def test_key_lost_beside_its_ledger_is_asked_for_and_not_made_anew(mesh, served) -> None:
+    backup = served.state / "backup"
+    (served.state / "key").rename(backup)
+    result = mesh("serve", "--reference", "--state", served.state, "--port", "0")
+    assert (result.code, result.out) == (3, "")
+    assert "put its backup there" in result.err
+    assert not (served.state / "key").exists()
