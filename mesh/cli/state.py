@@ -50,6 +50,11 @@ class State:
             )
         return keys.load_or_create(self.key)
 
+    @property
+    def begins_again(self) -> bool:
+        """Whether there is a key and nothing of its ledger: what the key sealed before, if anything, was lost."""
+        return os.path.lexists(self.key) and not (self.ledger.exists() and self.ledger.stat().st_size)
+
     def load_key(self) -> SigningKey:
         """The signing key. Raises KeyFileError."""
         from mesh.steward import keys
