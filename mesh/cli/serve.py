@@ -118,7 +118,7 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
                 packaged_model() if backend.path == PACKAGED else base / backend.path,
                 name=backend.name, slots=backend.slots, context=backend.context_tokens, kv_type=backend.kv_type,
                 flash_attention=backend.flash_attention, threads=backend.threads, ubatch=backend.ubatch,
-                chat_template=path(backend.chat_template),
+                chat_template=path(backend.chat_template), tokenizer_pre=backend.tokenizer_pre, eos_id=backend.eos_id,
             )  # fmt: skip
         case "vllm":
             return VllmSpec(

@@ -50,6 +50,8 @@ async def _start_gguf(spec: GgufSpec, cpu_watts_u: int | None) -> ServingEngine:
         threads=spec.threads,
         n_ubatch=spec.ubatch,
         chat_template=_template(spec.chat_template),
+        tokenizer_pre=spec.tokenizer_pre,
+        eos_id=spec.eos_id,
         watts_u=cpu_watts_u,
     )
     return await GgufEngine.start(

@@ -123,7 +123,8 @@ class Gateway:
             access.info(
                 "%s %s %d %.1f ms caller=%s serve=%s",
                 request.method,
-                request.path if request.match_info.route.resource is not None else "(unknown route)",
+                # as it was sent: decoded, it may hold line breaks and what terminals act on
+                request.rel_url.raw_path if request.match_info.route.resource is not None else "(unknown route)",
                 status,
                 (time.monotonic() - began) * 1e3,
                 request.get(CALLER, "-"),

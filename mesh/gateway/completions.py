@@ -41,6 +41,7 @@ OFF_LOOP_BYTES = 64 * 1024  # bodies from here on are parsed in a thread
 JSON_TYPE = "application/json"
 _MAX_KEY_CHARS = 255
 _CUT_S = 5.0  # after the cut at shutdown, how long a client may take to read the rest
+_HUNG_S = 10.0  # and how long after that an engine may take to notice that nobody wants more
 
 # What a handler tells the access log.
 CALLER = web.RequestKey("caller", str)
@@ -102,7 +103,8 @@ class Completions:
         return await self._handle(request, parse_completion, chat=False)
 
     async def drain(self, deadline_s: float) -> None:
-        """Take nothing new; let what runs end until the deadline, then cut it. All of it is sealed on return."""
+        """Take nothing new; let what runs end until the deadline, then cut it. All of it is sealed on return. An engine
+        that does not even stop when it is told to is closed, which ends its serves as failed."""
         self.draining = True
         if self._running and deadline_s > 0:
             await asyncio.wait(set(self._running), timeout=deadline_s)
@@ -112,6 +114,11 @@ class Completions:
             await asyncio.wait(set(self._running), timeout=_CUT_S)
         for sink in self._running.values():
             sink.abandon()
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=_HUNG_S)
+        if self._running:
+            log.error("serves that were told to end do not (%d): closing the engines", len(self._running))
+            await asyncio.gather(*(engine.close() for engine in self._engines), return_exceptions=True)
         while self._running:
             await asyncio.wait(set(self._running))
 

@@ -262,7 +262,8 @@ def _canonical_header(value: Any) -> bytes:
 
 
 def _check_unprotected(unprotected: Mapping[Any, Any]) -> None:
-    if list(unprotected) != [COSE_RECEIPTS]:
+    # 394.0 equals 394 and has an encoding of its own
+    if list(unprotected) != [COSE_RECEIPTS] or type(next(iter(unprotected))) is not int:
         raise HeaderError("envelope: the unprotected header may hold COSE Receipts (394) alone")
     proofs = unprotected[COSE_RECEIPTS]
     if not isinstance(proofs, (list, tuple)) or not proofs or any(type(proof) is not bytes for proof in proofs):

@@ -13,6 +13,8 @@ import pytest
 
 from mesh.engine.protocol import Served, TokenSink
 from mesh.engine.reference import ReferenceEngine
+from mesh.errors import EngineFailed
+from mesh.gateway import completions
 from mesh.gateway.app import Gateway
 from mesh.ledger import Ledger
 from mesh.schema.request import ServeRequest
@@ -250,6 +252,40 @@ def test_shutdown_cuts_what_takes_too_long_and_says_so(tmp_path: Path) -> None:
                 assert gate.receipt(receipt_id).value.outcome.finish == "cancelled"
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", gate.port), timeout=5)
+
+    asyncio.run(main())
+
+
+class Hung(Scripted):
+    """Stops in the middle and hears nothing until it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__([b"never ", b"ends"], hold_at=1)
+        self.closed = asyncio.Event()
+
+    async def _held_up(self, sink: TokenSink) -> None:
+        await self.closed.wait()
+        raise EngineFailed("closed")
+
+    async def close(self) -> None:
+        self.closed.set()
+
+
+def test_shutdown_closes_an_engine_that_does_not_stop_and_seals_its_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completions, "_CUT_S", 0.01)
+    monkeypatch.setattr(completions, "_HUNG_S", 0.01)
+
+    async def main() -> None:
+        engine = Hung()
+        async with house(tmp_path, engine, drain_s=0) as gate:
+            plain = asyncio.ensure_future(gate.post(script()))
+            await engine.held.wait()
+            await gate.gateway.stop()
+            await asyncio.wait({plain})
+            outcome = (await gate.last_receipt(1)).value.outcome
+            assert (outcome.finish, outcome.reason, outcome.tokens_out) == ("engine-error", "engine-failed", 1)
 
     asyncio.run(main())
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import openai
 import pytest
+import yarl
 from blake3 import blake3
 
 from mesh.engine.reference import ReferenceEngine
@@ -188,6 +189,21 @@ def test_keys_guard_everything_but_health(tmp_path: Path, caplog: pytest.LogCapt
     asyncio.run(main())
     assert KEY not in caplog.text
     assert "sk-wrong" not in caplog.text
+
+
+def test_path_cannot_forge_lines_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="mesh.access")
+
+    async def main() -> None:
+        async with house(tmp_path, keys=[DIGEST]) as gate:
+            path = yarl.URL("/mesh/v1/receipts/x%0AGET%20forged%1B%5B31m", encoded=True)
+            async with gate.http.get(path) as response:
+                assert response.status == 401
+
+    asyncio.run(main())
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "mesh.access"]
+    assert line.isprintable()
+    assert "/mesh/v1/receipts/x%0AGET%20forged%1B%5B31m 401" in line
 
 
 def test_line_that_is_not_http_is_not_quoted_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
