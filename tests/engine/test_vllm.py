@@ -25,7 +25,7 @@ from tests.support.vllm_folder import EOS, encode, piece, write_model_folder
 
 PROMPT = tuple(encode("tell me"))
 LONG = tuple(encode("once upon a time there was a small server " * 2))
-SEEDED = {"temperature_u": 800_000, "seed": 7}
+SEEDED: dict[str, Any] = {"temperature_u": 800_000, "seed": 7}
 
 
 async def started(fake: FakeVllm, folder: Path, **config: Any) -> VllmEngine:

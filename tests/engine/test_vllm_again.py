@@ -366,7 +366,8 @@ def test_a_server_of_our_own_is_started_again_and_measured_again(
     async def main() -> None:
         async with running() as placeholder:  # a port that nobody else has
             port = placeholder.port
-        model, starts = write_model_folder(tmp_path / "model"), []
+        model = write_model_folder(tmp_path / "model")
+        starts: list[ManagedServer] = []
 
         async def launch(on_end: Any) -> ManagedServer:
             told = ("--port", str(port), "--starts", str(len(starts)))
