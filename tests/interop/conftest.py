@@ -54,7 +54,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes, list[b
     (folder / "node_modules").symlink_to(Path(FOLDER).absolute() / "node" / "node_modules")
 
     def check(key: bytes, envelopes: list[bytes]) -> list[dict[str, Any]]:
-        lines = [json.dumps({"key": key.hex()}), *(envelope.hex() for envelope in envelopes)]
+        lines = "\n".join([json.dumps({"key": key.hex()}), *(envelope.hex() for envelope in envelopes), ""])
         ran = subprocess.run(
             ["node", "foreign.mjs"],
             cwd=folder,
