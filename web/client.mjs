@@ -92,7 +92,7 @@ const OPERATIONS = {
     const trusted = trustOf(trust);
     const envelopes = [];
     for (const name of names) envelopes.push(await mesh.verifyEnvelope(file(name), trusted));
-    return String(mesh.checkWhole(envelopes));
+    return String(mesh.checkSequence(envelopes));
   },
   "reference-tokens": (hash, max) => mesh.referenceTokens(...serves([hash, max])[0]).join(" "),
   "reference-cache": (...words) => mesh.referenceCache(serves(words)).join(" "),

@@ -26,7 +26,7 @@ export {
 export { commitment, opening, opens, payloadDigest, promptHashOfIds, promptHashOfText } from "./commitment.js";
 export { bare, verifyEnvelope } from "./envelope.js";
 export { Trust } from "./trust.js";
-export { checkAgainst, checkRun, checkWhole } from "./sequence.js";
+export { checkSequence } from "./sequence.js";
 export { decide } from "./replay.js";
 export { parseReplayer } from "./replayer.js";
 export { referenceCache, referenceTokens } from "./reference.js";

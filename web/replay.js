@@ -22,7 +22,7 @@
  *            output: "matches"|"differs"|"not-given", ending?: "cut"}} VerifiedReplay
  * @typedef {{verdict: "diverged", row: number, field: string}
  *          |{verdict: "diverged", row: number, at: number, served?: number, replayed?: number, marginU?: bigint}} Diverged
- * @typedef {{verdict: "not-replayable", row: number, reason: string, detail?: string}} NotReplayable
+ * @typedef {{verdict: "not-replayable", row: number, reason: string, field?: string}} NotReplayable
  */
 
 import { same, unpackIds } from "./bytes.js";
@@ -85,9 +85,9 @@ export function decide(receipt, disclosure, replayer) {
   return firstDifference(unpackIds(disclosure.output), unpackIds(a.tokens), a.margins_u ?? []);
 }
 
-/** @param {number} row @param {string} reason @param {string} [detail] @returns {NotReplayable} */
-function notReplayable(row, reason, detail) {
-  return { verdict: "not-replayable", row, reason, ...(detail ? { detail } : {}) };
+/** @param {number} row @param {string} reason @param {string} [field] @returns {NotReplayable} */
+function notReplayable(row, reason, field) {
+  return { verdict: "not-replayable", row, reason, ...(field ? { field } : {}) };
 }
 
 /** Row 1. @param {any} receipt @param {any} disclosure @param {Uint8Array} requestId @param {boolean} given */

@@ -3,7 +3,7 @@
 /** @param {import("./replay.js").VerifiedReplay|import("./replay.js").Diverged|import("./replay.js").NotReplayable} it */
 export function line(it) {
   const start = `${it.verdict} ${it.row}`;
-  if (it.verdict === "not-replayable") return `${start} ${it.reason}`;
+  if (it.verdict === "not-replayable") return `${start} ${it.reason}${it.field ? ` field=${it.field}` : ""}`;
   if (it.verdict === "verified") {
     return `${start} ${it.how} prompt=${it.prompt} output=${it.output}${it.ending ? ` ending=${it.ending}` : ""}`;
   }
