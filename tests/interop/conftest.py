@@ -54,7 +54,8 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes, list[b
     (folder / "node_modules").symlink_to(Path(FOLDER).absolute() / "node" / "node_modules")
 
     def check(key: bytes, envelopes: list[bytes]) -> list[dict[str, Any]]:
-        lines = "\n".join([json.dumps({"key": key.hex()}), *(envelope.hex() for envelope in envelopes), ""])
+        lines = [json.dumps({"key": key.hex()}), *(envelope.hex() for envelope in envelopes)]
+        asked = "".join(line + "\n" for line in lines)
         ran = subprocess.run(
             ["node", "foreign.mjs"],
             cwd=folder,
