@@ -55,7 +55,6 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes, list[b
 
     def check(key: bytes, envelopes: list[bytes]) -> list[dict[str, Any]]:
         lines = [json.dumps({"key": key.hex()}), *(envelope.hex() for envelope in envelopes)]
-        asked = "".join(line + "\n" for line in lines)
         ran = subprocess.run(
             ["node", "foreign.mjs"],
             cwd=folder,
