@@ -197,7 +197,7 @@ def _payload(**changes: Any) -> bytes:
     ("payload", "fault"),
     [
         (b"", "malformed"),
-        (b"\x80", "expected map, got array"),
+        (b"\x80", "expected a map, got an array"),
         (handmade.item(samples.checkpoint()), "receipt"),
         (_payload(seq=-1), "seq"),
         (_payload(v="mesh/2"), "v"),
