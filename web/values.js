@@ -4,6 +4,7 @@
  */
 
 import { decode, encode } from "./cbor.js";
+import { EncodingError } from "./errors.js";
 import { DISCLOSURE_BYTES, PAYLOAD_BYTES, SEED_MAX, SETTINGS_BYTES } from "./limits.js";
 import {
   ascending,
@@ -225,7 +226,12 @@ const weights = closed({ files: list(tuple(text, digest), 1, Infinity) }, (it, p
 });
 
 /** @param {import("./shape.js").Type} type @param {string} what @param {number} limit bytes */
-const parser = (type, what, limit) => (/** @type {Uint8Array} */ input) => type(decode(input, { limit }), what);
+const parser = (type, what, limit) => (/** @type {Uint8Array} */ input) => {
+  const value = decode(input, { limit });
+  // "A canonical map" is one step: what is no map at all is a fault of encoding, not of shape.
+  if (!(value instanceof Map)) throw new EncodingError(`${what}: expected a map`);
+  return type(value, what);
+};
 
 // Each takes bytes and throws EncodingError or SchemaError.
 export const parseRequest = parser(request, "request", PAYLOAD_BYTES);
