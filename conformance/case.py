@@ -14,6 +14,11 @@ NOTHING = "-"
 MAX_DIAGNOSED_BYTES = 8192
 
 
+def dashed(field: str) -> str:
+    """A field's name as part of a case's."""
+    return field.replace("_", "-")
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """`answer` is the line on stdout (None: none) or, where it is refused, the error class. `rule` is the step of the

@@ -20,6 +20,13 @@ GROUPS: tuple[str, ...] = (
     "ids",
     "request",
     "commitment",
+    "outcome",
+    "energy",
+    "receipt",
+    "checkpoint",
+    "disclosure",
+    "trust",
+    "reference",
 )
 
 # Class, exit code of a command that ends in it, meaning: SPEC.md, section Errors.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformance.case import Group
+from conformance.case import Group, dashed
 from conformance.digests import b3, content_id, payload_digest, prompt_hash_of_ids, prompt_hash_of_text
 from conformance.material import (
     MAX_COUNT,
@@ -68,9 +68,9 @@ GOOD: list[tuple[str, Map, str]] = [
 REQUIRED = ("prompt_hash", "prompt_tokens", "max_tokens", "fidelity_floor", "sampling")
 
 SHAPES: list[tuple[str, Map, str]] = [
-    *((f"no-{name.replace('_', '-')}", small_request(**{name: None}), f"{name} is missing.") for name in REQUIRED),
+    *((f"no-{dashed(name)}", small_request(**{name: None}), f"{name} is missing.") for name in REQUIRED),
     *(
-        (f"no-sampling-{name.replace('_', '-')}", small_request(sampling=greedy(**{name: None})), f"{name} is missing.")
+        (f"no-sampling-{dashed(name)}", small_request(sampling=greedy(**{name: None})), f"{name} is missing.")
         for name in greedy()
     ),
     ("unknown-field", small_request(temperature_u=0), "A field that is not in the CDDL."),

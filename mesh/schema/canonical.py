@@ -114,7 +114,7 @@ def _name(value: Any) -> str:
 
 
 def _check_types(value: Any, depth: int) -> None:
-    """Refuse types that payloads do not have, and what lies too deep: of an empty container cbor2 lets one more pass."""
+    """Refuse types that payloads do not have, and what lies too deep: cbor2 does not count an empty container."""
     if depth >= MAX_DEPTH and (type(value) is dict or type(value) is list):
         raise EncodingError(f"nested deeper than {MAX_DEPTH}")
     items = value.values() if type(value) is dict else value if type(value) is list else (value,)
