@@ -9,6 +9,15 @@ const ORDER = 2n ** 252n + 27742317777372353535851937790883648493n;
 const D = 37095705934669439343138083508754565189542113879843219016388785533085940283555n;
 const SQRT_MINUS_ONE = 19681161376707505956807079304988542015446066515923890162744021073123829784752n;
 
+// The y coordinates of the eight points whose eighth multiple is neutral: orders 1, 2, 4, 8 and 8.
+const SMALL_ORDER = new Set([
+  1n,
+  P - 1n,
+  0n,
+  2707385501144840649318225287225658788936804267575313519463743609750303402022n,
+  55188659117513257062467267217118295137698188065244968500265048394206261417927n,
+]);
+
 /** @param {bigint} value @returns {bigint} */
 const mod = (value) => ((value % P) + P) % P;
 
@@ -48,23 +57,12 @@ export function point(bytes) {
   return [(x & 1n) === sign ? x : P - x, y];
 }
 
-/** @param {[bigint, bigint]} at @returns {boolean} eight times the point is the neutral element */
-function smallOrder([x, y]) {
-  for (let i = 0; i < 3; i++) {
-    const product = mod(D * x * x * y * y);
-    const inverseSum = power(mod(1n + product), P - 2n);
-    const inverseDifference = power(mod(1n - product), P - 2n);
-    [x, y] = [mod(2n * x * y * inverseSum), mod((y * y + x * x) * inverseDifference)];
-  }
-  return x === 0n && y === 1n;
-}
-
 /** @param {Uint8Array} key 32 bytes @returns {string|null} what is wrong with it as a public key */
 export function keyFault(key) {
   if (key.length !== 32) return `expected 32 bytes, got ${key.length}`;
   const at = point(key);
   if (!at) return "not the canonical encoding of a point";
-  return smallOrder(at) ? "of small order" : null;
+  return SMALL_ORDER.has(at[1]) ? "of small order" : null;
 }
 
 /**
@@ -82,7 +80,7 @@ export async function verify(key, signature, message) {
   if (little(signature.subarray(32)) >= ORDER) throw new SignatureError("signature: s is not below the group order");
   const r = point(signature.subarray(0, 32));
   if (!r) throw new SignatureError("signature: r is not the canonical encoding of a point");
-  if (smallOrder(r)) throw new SignatureError("signature: r is of small order");
+  if (SMALL_ORDER.has(r[1])) throw new SignatureError("signature: r is of small order");
   if (!(await platformVerify(key, signature, message))) throw new SignatureError("signature: does not hold");
 }
 
@@ -90,12 +88,14 @@ export async function verify(key, signature, message) {
 async function platformVerify(key, signature, message) {
   const subtle = globalThis.crypto?.subtle;
   if (!subtle) throw new UncheckableError("ed25519: no WebCrypto here (a page needs https or localhost)");
+  // Copies, because WebCrypto takes no view into shared memory.
+  const [ownKey, ownSignature, ownMessage] = [key, signature, message].map((bytes) => new Uint8Array(bytes));
   let imported;
   try {
-    imported = await subtle.importKey("raw", key, { name: "Ed25519" }, false, ["verify"]);
+    imported = await subtle.importKey("raw", ownKey, { name: "Ed25519" }, false, ["verify"]);
   } catch (error) {
     // The key is a good one, so what is missing is the algorithm.
     throw new UncheckableError(`ed25519: WebCrypto here does not know it (${/** @type {Error} */ (error).name})`);
   }
-  return subtle.verify({ name: "Ed25519" }, imported, signature, message);
+  return subtle.verify({ name: "Ed25519" }, imported, ownSignature, ownMessage);
 }

@@ -4,7 +4,7 @@ import { toHex } from "./bytes.js";
 import { keyFault } from "./ed25519.js";
 import { MeshError, TrustFileError } from "./errors.js";
 import { parseSteward, stewardText } from "./ids.js";
-import { TRUST_BYTES } from "./limits.js";
+import { TRUST_BYTES, UINT63_MAX } from "./limits.js";
 
 /** @typedef {{from?: bigint, until?: bigint}} Window Unix nanoseconds; `until` is the first that no longer counts */
 
@@ -104,6 +104,9 @@ function nanoseconds(time, where) {
   // Date.parse takes 31 February for 3 March; a real date comes back as it was written.
   if (Number.isNaN(milliseconds) || new Date(milliseconds).toISOString() !== time.replace("Z", ".000Z")) {
     throw new TrustFileError(`${where}: expected a time YYYY-MM-DDTHH:MM:SSZ, got ${JSON.stringify(time)}`);
+  }
+  if (milliseconds < 0 || BigInt(milliseconds) * 1000000n > UINT63_MAX) {
+    throw new TrustFileError(`${where}: expected a time whose nanoseconds are 0 to 2^63-1, got ${time}`);
   }
   return BigInt(milliseconds) * 1000000n;
 }

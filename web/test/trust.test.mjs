@@ -25,6 +25,7 @@ test("a trust file that cannot be followed is refused", () => {
     `${KEY} from=2026-01-01`, `${KEY} from=2026-01-01T00:00:00`, `${KEY} from=2026-01-01T00:00:00+00:00`,
     `${KEY} from=2026-02-30T00:00:00Z`, `${KEY} from=2026-01-01T24:00:00Z`, `${KEY} from=2026-01-01T00:00:60Z`,
     `${KEY} from=2026-01-01T00:00:00.5Z`, `${KEY} from=2026-01-01t00:00:00z`, `${KEY} from=`,
+    `${KEY} from=1969-12-31T23:59:59Z`, `${KEY} until=2262-04-11T23:47:17Z`,
     `${KEY} from=2026-01-01T00:00:00Z from=2026-01-01T00:00:00Z`,
     `${KEY} from=2026-01-01T00:00:00Z until=2026-01-01T00:00:00Z`,
     `${KEY} from=2026-01-02T00:00:00Z until=2026-01-01T00:00:00Z`,
