@@ -214,6 +214,8 @@ def _take_apart(data: bytes) -> _Parts:
     if not isinstance(parts, (list, tuple)) or len(parts) != 4:
         raise StructureError("envelope: not an array of four")
     protected, unprotected, payload, signature = parts
+    if _holds_tag(parts):
+        raise StructureError("envelope: a tag within it")
     if type(protected) is not bytes or not isinstance(unprotected, Mapping):
         raise StructureError("envelope: headers are not a byte string and a map")
     if type(payload) is not bytes or len(payload) > MAX_PAYLOAD_BYTES:
@@ -232,6 +234,8 @@ def _read_header(protected: bytes) -> _Header:
         raise StructureError(f"protected header: {e}") from None
     if type(header) is not dict:
         raise StructureError("protected header: not a map")
+    if _holds_tag(header):
+        raise StructureError("protected header: a tag within it")
     if any(type(key) is not int for key in header) or tuple(sorted(header)) != _HEADER_KEYS:
         return _Header(_canonical_header(header) == protected, "protected header must hold exactly 1, 3, 4 and 15")
     algorithm, content_type, kid, claims = (header[key] for key in _HEADER_KEYS)
@@ -249,6 +253,14 @@ def _read_header(protected: bytes) -> _Header:
     canonical = protected == _protected_header(content_type, kid, subject, issuer)
     fault = None if issuer == steward_text(kid) else f"issuer is {issuer[:80]!r}, the key id {steward_text(kid)}"
     return _Header(canonical, fault, content_type, kid, issuer, subject)
+
+
+def _holds_tag(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_tag(item) for pair in value.items() for item in pair)
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_tag, value))
+    return isinstance(value, cbor2.CBORTag)
 
 
 def _canonical_header(value: Any) -> bytes:
