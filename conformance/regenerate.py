@@ -31,6 +31,7 @@ GROUPS: tuple[str, ...] = (
     "signature",
     "sequence",
     "reference",
+    "replay",
 )
 
 # Class, exit code of a command that ends in it, meaning: SPEC.md, section Errors.
