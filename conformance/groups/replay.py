@@ -295,7 +295,8 @@ def _prompts(table: Table) -> None:
     untold = HONEST.disclosure(prompt=None)
     table.row("prompt-none", unchecked, "No prompt: its ids are not what is addressed.", disclosed=untold)
     of_ids = Serve(ids=True)
-    table.row("prompt-ids", checked, "The client gave ids, and these are they.", of_ids, of_ids.disclosure(prompt=None))
+    again, silent = replayer(decoding(of_ids.output)), of_ids.disclosure(prompt=None)
+    table.row("prompt-ids", checked, "The client gave ids, and these are they.", of_ids, silent, again)
     right, wrong = packed([104, 105]), packed([104, 104])
     for name, encodings, line, comment in (
         ("with-control", [right, wrong], checked, "The payload is the text with its control tokens."),
