@@ -1,8 +1,8 @@
 /** Runs of receipts, and checkpoints about them (SPEC.md section 13). */
 
-import { same } from "./bytes.js";
+import { same, toHex } from "./bytes.js";
 import { SequenceError } from "./errors.js";
-import { stewardText } from "./ids.js";
+import { serveIdText, stewardText } from "./ids.js";
 
 /** @typedef {import("./envelope.js").Verified} Verified */
 
@@ -30,11 +30,15 @@ export function checkSequence(envelopes) {
 function checkRun(receipts) {
   /** @type {Map<bigint, Uint8Array>} */
   const seen = new Map();
+  const serves = new Set();
   for (const [i, { value, id }] of receipts.entries()) {
-    const { seq, prev } = value;
+    const { seq, prev, serve_id } = value;
     const other = seen.get(seq);
     if (other) throw new SequenceError(`receipt ${seq}: ${same(other, id) ? "occurs twice" : "a fork: two ids"}`);
     seen.set(seq, id);
+    const serve = toHex(serve_id);
+    if (serves.has(serve)) throw new SequenceError(`receipt ${seq}: serve ${serveIdText(serve_id)} has another receipt`);
+    serves.add(serve);
     if (i === 0) continue;
     const before = receipts[i - 1];
     if (seq !== before.value.seq + 1n) throw new SequenceError(`receipt ${seq}: expected ${before.value.seq + 1n}`);

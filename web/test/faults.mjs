@@ -166,6 +166,8 @@ export const FAULTS = [
   ["sequence: another steward", "sequence.js", "if (!same(value.steward, all[0].value.steward)) {", "if (false) {"],
   ["sequence: a gap", "sequence.js", "if (seq !== before.value.seq + 1n)", "if (false)"],
   ["sequence: any prev", "sequence.js", "if (!same(prev, before.id))", "if (false)"],
+  ["sequence: a serve twice", "sequence.js", "if (serves.has(serve))", "if (false)"],
+  ["sequence: a number twice", "sequence.js", "if (other) throw", "if (false) throw"],
   ["sequence: has to begin at 0", "sequence.js", "if (i === 0) continue;", 'if (i === 0 && seq === 0n) continue;\n    if (i === 0) throw new SequenceError("x");'],
   ["sequence: sorted first", "sequence.js", "checkRun(receipts);", "receipts.sort((a, b) => Number(a.value.seq - b.value.seq));\n  checkRun(receipts);"],
   ["sequence: a checkpoint's count", "sequence.js", "if (count > reached)", "if (false)"],

@@ -10,44 +10,14 @@
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { fileURLToPath, pathToFileURL } from "node:url";
+import { fileURLToPath } from "node:url";
 
 import { FAULTS } from "./faults.mjs";
+import { cases, wrong } from "./pack.mjs";
 
 const WEB = fileURLToPath(new URL("..", import.meta.url));
-const VECTORS = fileURLToPath(new URL("../../vectors/v1/", import.meta.url));
 
-const cases = readFileSync(join(VECTORS, "INDEX.tsv"), "utf8")
-  .trimEnd()
-  .split("\n")
-  .slice(1)
-  .map((row) => {
-    const [id, op, words, exit, expected, spec, rule] = row.split("\t");
-    return { id, words: [op, ...(words === "-" ? [] : words.split(" "))], exit: Number(exit), expected, spec, rule };
-  });
-
-/** The cases that this copy of operations.js gets wrong. */
-async function wrong(folder, { first }) {
-  const { answer } = await import(pathToFileURL(join(folder, "operations.js")).href);
-  const failed = [];
-  for (const each of cases) {
-    let got;
-    try {
-      const { code, line } = await answer(each.words, (name) => new Uint8Array(readFileSync(join(VECTORS, each.id, name))));
-      got = `${code} ${line ?? "-"}`;
-    } catch (error) {
-      got = `crash ${error.name}: ${error.message}`;
-    }
-    const due = each.exit === 0 ? `0 ${each.expected}` : `${each.exit} reject ${each.expected}`;
-    if (got !== due) {
-      failed.push({ ...each, got, due });
-      if (first) break;
-    }
-  }
-  return failed;
-}
-
-const baseline = await wrong(WEB, { first: false });
+const baseline = await wrong(WEB);
 for (const { id, got, due } of baseline) console.log(`unplanted: ${id}: expected ${due}, got ${got}`);
 
 const scratch = mkdtempSync(join(tmpdir(), "mesh-planted-"));

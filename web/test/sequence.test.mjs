@@ -11,7 +11,7 @@ function run(length, { from = 0, by = steward, salt = "" } = {}) {
   const out = [];
   for (let i = 0; i < length; i++) {
     const seq = BigInt(from + i);
-    const value = { steward: by.public, seq, ...(seq > 0n ? { prev: out.at(-1)?.id ?? new Uint8Array(32) } : {}) };
+    const value = { steward: by.public, seq, serve_id: new Uint8Array(16).fill(Number(seq)), ...(seq > 0n ? { prev: out.at(-1)?.id ?? new Uint8Array(32) } : {}) };
     out.push({ type: "receipt", value, id: contentId("receipt", { ...value, salt }) });
   }
   return out;
@@ -32,7 +32,9 @@ test("a gap, a fork, a repeat, another steward and a wrong prev are faults", () 
   const receipts = run(5);
   const forked = run(5, { salt: "x" });
   const wrongPrev = { ...receipts[3], value: { ...receipts[3].value, prev: new Uint8Array(32) } };
+  const served = { ...receipts[4], value: { ...receipts[4].value, serve_id: receipts[1].value.serve_id } };
   const bad = [
+    receipts.toSpliced(4, 1, served),
     receipts.toSpliced(2, 1),
     [...receipts, forked[4]],
     [...receipts.slice(0, 3), receipts[2]],
