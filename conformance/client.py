@@ -138,7 +138,7 @@ class Client:
 
     def weights(self, name: str) -> str:
         data = self._read(name)
-        value = canonical.decode_map(data, max_bytes=MAX_PAYLOAD_BYTES)
+        value = canonical.decode_map(data, max_bytes=MAX_SETTINGS_BYTES)
         files = value.get("files")
         if set(value) != {"files"} or not isinstance(files, list) or not files:
             raise SchemaError("weights: expected a list of files and nothing else")

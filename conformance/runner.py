@@ -142,13 +142,13 @@ def read_expected_failures(path: Path, known: Iterable[str]) -> frozenset[str]:
 
 
 def absolute(words: Sequence[str], start: Path) -> list[str]:
-    """The client's command line, with words that name a file from `start` made absolute, since each case has a folder of
-    its own. The first word, unless it holds a slash, is looked up like any program. Raises CannotRun where it is not
+    """The client's command line, with words that name a file from `start` made absolute: each case has a folder of its
+    own. The first word, unless it holds a slash, is looked up like any program. Raises CannotRun where it is not
     there."""
     if not words:
         raise CannotRun("no client")
     out = [
-        str((start / word).resolve()) if ("/" in word or number) and (start / word).is_file() else word
+        os.path.abspath(start / word) if ("/" in word or number) and (start / word).is_file() else word
         for number, word in enumerate(words)
     ]
     if shutil.which(out[0]) is None:

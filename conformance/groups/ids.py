@@ -88,21 +88,22 @@ def _documents(group: Group) -> None:
         ("folder", named, "Names in the order of their UTF-8 bytes."),
     ):
         line = b3(content_id("weights", value))
-        group.accept(f"weights-{name}", "weights input.cbor", line, "ids", comment, {"input.cbor": item(value)})
-    faults: tuple[tuple[str, str, object, str], ...] = (
-        ("none", "schema", {"files": []}, "No files."),
-        ("order", "schema", {"files": many["files"][::-1]}, "Names in another order."),
-        ("twice", "schema", {"files": one["files"] * 2}, "One name twice."),
-        ("short-id", "schema", {"files": [["model.gguf", bytes(31)]]}, "A digest of 31 bytes."),
-        ("name-bytes", "schema", {"files": [[b"model.gguf", digest(1)]]}, "A name that is no text."),
-        ("triple", "schema", {"files": [["model.gguf", digest(1), 1]]}, "A third element."),
-        ("unknown-field", "schema", {**one, "size": 1}, "A field that is not in the CDDL."),
-        ("no-files", "schema", {}, "The one field is missing."),
-        ("not-a-map", "encoding", one["files"], "An array where a map has to be."),
+        group.accept(f"weights-{name}", "weights input.cbor", line, "ids.3", comment, {"input.cbor": item(value)})
+    faults: tuple[tuple[str, int, object, str], ...] = (
+        ("not-a-map", 1, one["files"], "An array where a map has to be."),
+        ("too-long", 1, {"files": [["m" * 65_536, digest(1)]]}, "More than 65536 bytes."),
+        ("none", 2, {"files": []}, "No files."),
+        ("short-id", 2, {"files": [["model.gguf", bytes(31)]]}, "A digest of 31 bytes."),
+        ("name-bytes", 2, {"files": [[b"model.gguf", digest(1)]]}, "A name that is no text."),
+        ("triple", 2, {"files": [["model.gguf", digest(1), 1]]}, "A third element."),
+        ("unknown-field", 2, {**one, "size": 1}, "A field that is not in the CDDL."),
+        ("no-files", 2, {}, "The one field is missing."),
+        ("order", 3, {"files": many["files"][::-1]}, "Names in another order."),
+        ("twice", 3, {"files": one["files"] * 2}, "One name twice."),
     )
-    for name, error, document, comment in faults:
-        call = "weights input.cbor"
-        group.reject(f"weights-{name}", call, error, "ids", comment, {"input.cbor": item(document)})
+    for name, rule, document, comment in faults:
+        call, error = "weights input.cbor", "encoding" if rule == 1 else "schema"
+        group.reject(f"weights-{name}", call, error, f"ids.{rule}", comment, {"input.cbor": item(document)})
     longest = {"note": "a" * (65536 - 1 - 5 - 3)}
     for name, settings, comment in (
         ("empty", {}, "A document without any setting."),

@@ -149,6 +149,8 @@ def _row_1(table: Table) -> None:
         table.row(name, line + field, comment, disclosed=disclosed)
     first = "Row 1 comes before row 2: another request of a serve that did not finish."
     table.row("first", line + "request", first, serve=CRASHED, disclosed=changed(whole, request=longer))
+    of_ids = Serve(ids=True)
+    table.row("prompt-of-ids", line + "prompt", "A text, where the client gave ids.", of_ids, of_ids.disclosure())
     keyed = Serve(request={"nonce": None, "prompt_hash": prompt_hash_of_text("hi")})
     table.row("prompt-no-nonce", line + "prompt", "A prompt without a nonce.", keyed, keyed.disclosure(prompt="hi "))
 
