@@ -1,12 +1,14 @@
 """GGUF models on a CPU: llama.cpp in a child process, seen from the gateway's side.
 
-This side checks the files, owns the chat template and the vocabulary's pieces, and keeps a child alive; the child
-(`gguf_child`) decodes. A child that dies takes the serves in flight with it and is started again, later each time.
+This side checks the files, owns the vocabulary's pieces, and keeps a child alive; the child (`gguf_child`) decodes, and
+another (`template_process`) runs the file's chat template. A child that dies takes the serves in flight with it and is
+started again, later each time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mesh.engine import gguf_frames as frames
-from mesh.engine.chat_template import ChatTemplate
 from mesh.engine.gguf_described import GgufConfig, SelfCheck, backend_id, check_tokenizer
 from mesh.engine.gguf_process import ChildProcess, Message, restart_delay_s
 from mesh.engine.protocol import Served, TokenSink
+from mesh.engine.template_process import TemplateProcess, render_chat
 from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, SchemaError, WeightsChanged
 from mesh.identity.files import FileIdentity
 from mesh.identity.model import GgufModel, read_model
@@ -25,6 +27,8 @@ from mesh.identity.weights import Weights, digest_files
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity, ServeOutcome
 from mesh.schema.request import ServeRequest, pack_ids, unpack_ids
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -62,7 +66,7 @@ class GgufEngine:
         self._config, self._random = config, random
         self._model: GgufModel
         self._weights: Weights
-        self._template: ChatTemplate | None = None
+        self._template: TemplateProcess | None = None
         self._pieces: tuple[bytes, ...] = ()
         self._child: ChildProcess | None = None
         self._loaded: asyncio.Future[Message] | None = None
@@ -173,16 +177,10 @@ class GgufEngine:
     async def close(self) -> None:
         self._closed = True
         await self._stop(EngineFailed("gguf engine: closed"))
+        await self._close_template()
 
     async def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        if not messages:
-            raise BadRequest("messages: empty, expected at least one", param="messages")
-        if self._template is None:
-            raise BadRequest(
-                "chat template: the model file has none and none is configured; give it a prompt instead",
-                code="no_chat_template", param="messages",
-            )  # fmt: skip
-        return await asyncio.to_thread(self._template.render, messages)
+        return await render_chat(self._template, messages, where="the model file")
 
     async def encode(self, text: str, *, special: bool) -> list[int]:
         child = self._child
@@ -220,7 +218,17 @@ class GgufEngine:
         changed = self._weights.changed()
         if changed is not None or any(before[file.name] != file.identity for file in self._weights.files):
             raise WeightsChanged(f"model files: {changed or 'replaced'} while they were loaded")
+        await self._close_template()
+        source = config.chat_template if config.chat_template is not None else self._model.header.chat_template
+        if source is not None:
+            spelled = {name: loaded[name].decode(errors="replace") for name in ("bos", "eos")}
+            self._template = await TemplateProcess.start(source, **spelled)
         self._describe(loaded)
+
+    async def _close_template(self) -> None:
+        template, self._template = self._template, None
+        if template is not None:
+            await template.close()
 
     async def _load(self) -> Message:
         """Start a child and wait until it measured its model."""
@@ -239,9 +247,6 @@ class GgufEngine:
         slots, results = loaded["slots"], loaded["check"]
         self.self_check = SelfCheck({name: None if at == -1 else at for name, at in results.items()}, slots > 1)
         self._pieces = tuple(loaded["pieces"])
-        source = config.chat_template if config.chat_template is not None else model.header.chat_template
-        spelled = {name: loaded[name].decode(errors="replace") for name in ("bos", "eos")}
-        self._template = None if source is None else ChatTemplate(source, **spelled)
         self.template_digest = None if self._template is None else self._template.digest
         self.settings = config.settings(model, template=self.template_digest, add_bos=loaded["add_bos"])
         self.backend_id = backend_id(loaded["version"], loaded["library"])
@@ -270,9 +275,12 @@ class GgufEngine:
     def _on_end(self, reason: EngineError) -> None:
         was_up = self._up.is_set()
         self._up.clear()
-        self._child = None
+        child, self._child = self._child, None
+        said = "" if child is None else child.said  # for the operator, who starts the engine or reads the log
         if self._loaded is not None and not self._loaded.done():
-            self._loaded.set_exception(reason)
+            self._loaded.set_exception(type(reason)(f"{reason}{said}"))
+        else:
+            log.warning("%s%s", reason, said)
         self._fail_all(reason)
         if was_up and not self._closed:
             self._restarting = asyncio.create_task(self._restart())
@@ -289,7 +297,8 @@ class GgufEngine:
                 break
             try:
                 self._describe(await self._load())
-            except EngineError:
+            except EngineError as e:
+                log.warning("gguf engine: not started again: %s", e)
                 continue
             break
         self._restarting = None
