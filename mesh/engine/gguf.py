@@ -2,7 +2,7 @@
 
 This side checks the files, owns the vocabulary's pieces, and keeps a child alive; the child (`gguf_child`) decodes, and
 another (`template_process`) runs the file's chat template. A child that dies takes the serves in flight with it and is
-started again, later each time.
+started again, later each time; one that hangs is killed first.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from mesh.engine import gguf_frames as frames
-from mesh.engine.gguf_described import GgufConfig, SelfCheck, backend_id, check_tokenizer
+from mesh.engine.gguf_described import LOADING_S, GgufConfig, SelfCheck, backend_id, check_tokenizer
 from mesh.engine.gguf_process import ChildProcess, Message, restart_delay_s
+from mesh.engine.gguf_running import Running
+from mesh.engine.gguf_watch import PING, SERVES, TEXTS, Watch
 from mesh.engine.protocol import Served, TokenSink
 from mesh.engine.template_process import TemplateProcess, render_chat
 from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, SchemaError, WeightsChanged
@@ -29,17 +30,6 @@ from mesh.schema.outcome import Fidelity, ServeOutcome
 from mesh.schema.request import ServeRequest, pack_ids, unpack_ids
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Running:
-    """A serve in the child."""
-
-    sink: TokenSink
-    vocabulary: int
-    done: asyncio.Future[str]
-    tokens: list[int] = field(default_factory=list)
-    margins: list[float | None] = field(default_factory=list)
 
 
 class GgufEngine:
@@ -69,6 +59,7 @@ class GgufEngine:
         self._template: TemplateProcess | None = None
         self._pieces: tuple[bytes, ...] = ()
         self._child: ChildProcess | None = None
+        self._watch: Watch  # of this child
         self._loaded: asyncio.Future[Message] | None = None
         self._up = asyncio.Event()
         self._closed = False
@@ -76,7 +67,7 @@ class GgufEngine:
         self._restarting: asyncio.Task[None] | None = None
         self._restart_at = 0.0  # monotonic seconds
         self._failures = 0  # since a serve last ended well
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, Running] = {}
         self._texts: dict[int, asyncio.Future[list[int]]] = {}
         self._numbered = 0
 
@@ -150,8 +141,9 @@ class GgufEngine:
         if sink.cancelled.is_set():
             return self._served("cancelled", prompt, [], [])
         number = self._number()
-        running = _Running(sink, len(self._pieces), asyncio.get_running_loop().create_future())
+        running = Running(sink, len(self._pieces), asyncio.get_running_loop().create_future())
         self._running[number] = running
+        self._watch.owe(SERVES)
         sampling = request.sampling.to_map()
         child.send({
             "op": "serve", "serve": number, "prompt": pack_ids(prompt), "max_tokens": request.max_tokens,
@@ -167,6 +159,8 @@ class GgufEngine:
         finally:
             cancelled.cancel()
             del self._running[number]
+            if not self._running:
+                self._watch.settle(SERVES)
             # where this task was cancelled or its sink failed the child need not go on
             done = running.done
             if not done.done() or done.cancelled() or done.exception() is not None:
@@ -189,11 +183,14 @@ class GgufEngine:
         number = self._number()
         answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         self._texts[number] = answer
+        self._watch.owe(TEXTS)
         try:
             child.send({"op": "encode", "call": number, "text": text, "special": special})
             return await answer
         finally:
-            self._texts.pop(number, None)
+            del self._texts[number]
+            if not self._texts:
+                self._watch.settle(TEXTS)
 
     def piece(self, token: int) -> bytes:
         if not 0 <= token < len(self._pieces):
@@ -234,9 +231,18 @@ class GgufEngine:
         """Start a child and wait until it measured its model."""
         self._loaded = asyncio.get_running_loop().create_future()
         try:
-            self._child = await ChildProcess.start(self._on_message, self._on_end)
-            self._child.send(self._config.load_message(self._model))
-            return await self._loaded
+            child = self._child = await ChildProcess.start(self._on_message, self._on_end)
+            self._watch = Watch(
+                max(LOADING_S, self._config.silent_s),
+                hung=lambda how: child.kill(EngineFailed(f"engine process: {how}")),
+                ping=lambda: child.send({"op": "ping"}),
+            )
+            self._watch.start()
+            child.send(self._config.load_message(self._model))
+            loaded = await self._loaded
+            if self._child is child:  # it may have ended since
+                self._watch.start(self._config.silence_of(loaded["token_cpu_ns"]))
+            return loaded
         finally:
             self._loaded = None
 
@@ -270,11 +276,13 @@ class GgufEngine:
         self._fail_all(reason)
         child, self._child = self._child, None
         if child is not None:
+            self._watch.stop()
             await child.close()
 
     def _on_end(self, reason: EngineError) -> None:
         was_up = self._up.is_set()
         self._up.clear()
+        self._watch.stop()
         child, self._child = self._child, None
         said = "" if child is None else child.said  # for the operator, who starts the engine or reads the log
         if self._loaded is not None and not self._loaded.done():
@@ -316,14 +324,20 @@ class GgufEngine:
     def _on_message(self, message: Message) -> None:
         match message["op"]:
             case "step":
+                self._watch.sign(SERVES)
                 for serve, token, margin in frames.unpack_step(message["tokens"]):
-                    self._take(serve, token, margin)
+                    if (running := self._running.get(serve)) is not None:
+                        running.take(token, margin)
+            case "alive":
+                self._watch.sign(SERVES)
+            case "pong":
+                self._watch.settle(PING)
             case "done":
                 if message["finish"] not in frames.FINISHES:
                     raise EngineFailed("engine pipe: done.finish is none that a child may report")
-                running = self._running.get(message["serve"])
-                if running is not None and not running.done.done():
-                    running.done.set_result(message["finish"])
+                self._watch.sign(SERVES)
+                if (running := self._running.get(message["serve"])) is not None:
+                    running.end(message["finish"])
             case "encoded":
                 try:
                     ids = unpack_ids(message["ids"])
@@ -338,20 +352,8 @@ class GgufEngine:
                     raise EngineFailed("engine pipe: loaded twice")
                 self._loaded.set_result(message)
 
-    def _take(self, serve: int, token: int, margin: float | None) -> None:
-        running = self._running.get(serve)
-        if running is None or running.done.done():
-            return
-        if token >= running.vocabulary:
-            raise EngineFailed(f"engine pipe: id {token} outside the vocabulary of {running.vocabulary}")
-        running.tokens.append(token)
-        running.margins.append(margin)
-        try:
-            running.sink.put(token)
-        except Exception as e:  # noqa: BLE001 - one serve's sink must not end the others
-            running.done.set_exception(EngineFailed(f"gguf engine: the sink failed: {type(e).__name__}"))
-
     def _answer(self, call: int, answer: list[int] | EngineError) -> None:
+        self._watch.sign(TEXTS)
         waiting = self._texts.get(call)
         if waiting is None or waiting.done():
             return

@@ -65,6 +65,8 @@ class Child:
                     if message["op"] == "cancel":
                         with self._serves_lock:
                             self._cancelled |= self._known & {message["serve"]}
+                    elif message["op"] == "ping":
+                        self._send({"op": "pong"})
                     elif message["op"] == "encode":
                         self._texts.put(message)
                     else:
@@ -128,6 +130,8 @@ class Child:
                 self._send({
                     "op": "step", "tokens": [[serve, t, frames.pack_margin(margin)] for serve, t, margin in step.tokens]
                 })  # fmt: skip
+            elif not step.ended:  # part of a prompt: the parent waits for a sign of life
+                self._send({"op": "alive"})
             for serve, finish in step.ended:
                 with self._serves_lock:
                     self._known.discard(serve)

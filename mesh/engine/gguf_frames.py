@@ -24,15 +24,18 @@ TO_CHILD: Final[Known] = {
     "serve": {"serve": int, "prompt": bytes, "max_tokens": int, "sampling": dict},
     "cancel": {"serve": int},
     "encode": {"call": int, "text": str, "special": bool},
+    "ping": {},
 }
 # From the child. `step` has one [serve, id, margin] for each sequence that grew; a margin is 8 bytes of little-endian
-# float64 (payload values have no floats), empty where there is none.
+# float64 (payload values have no floats), empty where there is none. `alive` stands for a step in which none grew.
 FROM_CHILD: Final[Known] = {
     "loaded": {
         "version": str, "library": bytes, "pieces": list, "bos": bytes, "eos": bytes, "add_bos": bool, "check": dict,
         "slots": int, "token_cpu_ns": int,
     },
     "step": {"tokens": list},
+    "alive": {},
+    "pong": {},
     "done": {"serve": int, "finish": str},
     "encoded": {"call": int, "ids": bytes},
     "refused": {"call": int, "reason": str},
