@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mesh.engine import gguf_frames as frames
-from mesh.engine.gguf_described import LOADING_S, GgufConfig, SelfCheck, backend_id, check_tokenizer
+from mesh.engine.gguf_described import LOADING_S, GgufConfig, SelfCheck, backend_id, check_tokenizer, weights_changed
 from mesh.engine.gguf_process import ChildProcess, Message, restart_delay_s
 from mesh.engine.gguf_running import Running
 from mesh.engine.gguf_watch import PING, SERVES, TEXTS, Watch
@@ -114,7 +114,7 @@ class GgufEngine:
             raise self._unavailable()
         changed = await asyncio.to_thread(self._weights.changed)
         if changed is not None:
-            raise WeightsChanged(f"model files: {changed}: to be digested again before they are served")
+            raise weights_changed(changed)
 
     async def until_up(self) -> None:
         """Wait for a child that is being started again. Raises EngineUnavailable where none will be."""
@@ -301,7 +301,7 @@ class GgufEngine:
             await asyncio.sleep(delay)
             changed = await asyncio.to_thread(self._weights.changed)
             if changed is not None:
-                self._trouble = WeightsChanged(f"model files: {changed}: to be digested again before they are served")
+                self._trouble = weights_changed(changed)
                 break
             try:
                 self._describe(await self._load())
@@ -317,7 +317,9 @@ class GgufEngine:
         if self._trouble is not None:
             return self._trouble
         seconds = max(1, round(self._restart_at - time.monotonic() + 0.5))
-        return EngineUnavailable(f"gguf engine: its process ended and is started again, try in {seconds} s")
+        return EngineUnavailable(
+            f"gguf engine: its process ended and is started again, try in {seconds} s", retry_after_s=seconds
+        )
 
     # --- what the child says
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from blake3 import blake3
 
-from mesh.errors import ModelFileError, UsageError
+from mesh.errors import ModelFileError, UsageError, WeightsChanged
 from mesh.identity.metadata import GgufArray, Metadata
 from mesh.identity.model import GgufModel
 from mesh.schema.ids import ContentId
@@ -140,6 +140,10 @@ def check_tokenizer(model: GgufModel, config: GgufConfig) -> None:
 
 def _missing(model: GgufModel, field: str, expected: str) -> ModelFileError:
     return ModelFileError(f"{model.header.label}: {field} is missing, expected {expected}", field=field)
+
+
+def weights_changed(how: str) -> WeightsChanged:
+    return WeightsChanged(f"model files: {how}: restart the gateway to digest them again and serve them as they are")
 
 
 def tokenizer_digest(metadata: Metadata) -> bytes:

@@ -272,7 +272,9 @@ class VllmEngine:
     async def _check_weights(self) -> None:
         changed = None if self._weights is None else await asyncio.to_thread(self._weights.changed)
         if changed is not None:
-            raise WeightsChanged(f"model folder: {changed}: to be digested again before it is served")
+            raise WeightsChanged(
+                f"model folder: {changed}: restart the gateway to digest it again and serve it as it is"
+            )
 
     def _asked(self, task: asyncio.Task[None]) -> None:
         self._asking = None

@@ -30,6 +30,9 @@ def test_a_stream_over_an_engine_that_hangs_ends_and_the_engine_comes_back(tmp_p
             ready = await gate.get("/readyz")
             assert ready.status == 503
             assert "is started again" in ready.json["reasons"][0]
+            refused = await gate.post(ask(model="tiny"))
+            assert refused.code == (503, "engine-unavailable")
+            assert f"try in {refused.headers['Retry-After']} s" in refused.error["message"]
             sealed = await gate.last_receipt(1)
             assert sealed.value.outcome.finish == "engine-error"
             await engine.until_up()
