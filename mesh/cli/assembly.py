@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mesh.cli.console import note
 from mesh.cli.specs import EngineSpec, ReferenceSpec, VllmSpec
-from mesh.cli.starting import engine_pid, start_engine
+from mesh.cli.starting import check_files, engine_pid, start_engine
 from mesh.cli.state import State
 from mesh.ledger import Ledger
 from mesh.meter.cpu_time import CpuTimeMeter
@@ -38,7 +38,10 @@ async def assembled(
     state: State, specs: Sequence[EngineSpec], *, cpu_watts_u: int | None = None, keep_ns: int | None = None
 ) -> AsyncIterator[Assembly]:
     """A steward with its ledger, meters and running engines. The ledger opens before an engine loads, so that a
-    second process on one key, or a ledger that contradicts itself, is found before anything is spent."""
+    second process on one key, or a ledger that contradicts itself, is found before anything is spent; and what the
+    engines are made from is looked at before the state is, so that a mistyped name leaves no new key behind."""
+    for spec in specs:
+        check_files(spec)
     begins_again = state.begins_again
     key = state.own_key()
     with Ledger.open(state.ledger, steward=key.public) as ledger:

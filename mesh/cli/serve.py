@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import signal
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +137,20 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
 
 
 async def _serve(plan: _Plan, *, as_json: bool) -> None:
+    from mesh.gateway.auth import Gatekeeper
+    from mesh.gateway.listening import take_address
+
+    # a mistake in the address is found before anything is made or loaded
+    Gatekeeper(plan.keys).check_bind(plan.gateway.host)
+    taken = take_address(plan.gateway.host, plan.gateway.port)
+    try:
+        await _serve_on(taken, plan, as_json=as_json)
+    finally:
+        for each in taken:
+            each.close()
+
+
+async def _serve_on(taken: list[socket.socket], plan: _Plan, *, as_json: bool) -> None:
     from mesh.cli.assembly import assembled
     from mesh.gateway.app import Gateway
     from mesh.schema.ids import steward_text
@@ -146,7 +161,7 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
         loop.add_signal_handler(number, stop.set)
     async with assembled(plan.state, plan.specs, cpu_watts_u=plan.cpu_watts_u, keep_ns=plan.keep_ns) as mesh:
         gateway = Gateway(mesh.steward, mesh.engines, plan.gateway, keys=plan.keys)
-        bound = await gateway.start(plan.gateway.host, plan.gateway.port)
+        bound = await gateway.start(plan.gateway.host, plan.gateway.port, taken)
         try:
             host = f"[{plan.gateway.host}]" if ":" in plan.gateway.host else plan.gateway.host
             url = f"http://{host}:{bound}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -13,10 +14,11 @@ from aiohttp import web
 from mesh.engine.protocol import ServingEngine
 from mesh.errors import LedgerError, MeshError, UsageError
 from mesh.gateway.auth import Gatekeeper
-from mesh.gateway.completions import CALLER, SERVE, Completions
+from mesh.gateway.completions import CALLER, ENDED, SERVE, Completions
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.evidence import Evidence, Health
-from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, where
+from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, told, where
+from mesh.gateway.listening import HEADERS, Runner, take_address
 from mesh.steward.steward import Steward
 
 log = logging.getLogger("mesh.gateway")
@@ -49,13 +51,15 @@ class Gateway:
         self._completions = Completions(steward, list(engines), config)
         self._health = Health(steward, engines)
         self._evidence = Evidence(steward, engines, int(time.time()))
-        self._runner: web.AppRunner | None = None
+        self._runner: Runner | None = None
         self._purging: asyncio.Task[None] | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, a free one where `port` is 0. Raises UsageError for an address that others can
-        reach while nothing is asked of them, OSError where it is taken."""
+    async def start(self, host: str, port: int, taken: Sequence[socket.socket] = ()) -> int:
+        """Listen; returns the port, a free one where `port` is 0. `taken` are the sockets of that address, where they
+        were bound before. Raises UsageError for an address that others can reach while nothing is asked of them,
+        OSError where it is taken."""
         self._gate.check_bind(host)
+        sockets = taken or take_address(host, port)
         app = web.Application(middlewares=[self._logged, self._answered], client_max_size=self._config.max_body_bytes)
         app.router.add_routes(
             [
@@ -68,7 +72,7 @@ class Gateway:
         )
         app.on_response_prepare.append(_mark)
         # Bodies are inflated within our own bound, and a client that leaves ends its handler at once.
-        runner = web.AppRunner(
+        runner = Runner(
             app,
             access_log=None,
             handler_cancellation=True,
@@ -76,16 +80,16 @@ class Gateway:
             shutdown_timeout=1.0,
             logger=_http_log(),
         )
-        await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port)
-            await site.start()
+            await runner.setup()
+            bound = await runner.listen(sockets)
         except BaseException:
             await runner.cleanup()
+            for each in sockets:
+                each.close()
             raise
         self._runner = runner
         self._purging = asyncio.ensure_future(self._purge())
-        bound: int = runner.addresses[0][1]
         return bound
 
     async def stop(self) -> None:
@@ -117,7 +121,7 @@ class Gateway:
         status = 499  # the client left before there was an answer
         try:
             response = await handler(request)
-            status = response.status
+            status = request.get(ENDED, response.status)
             return response
         finally:
             access.info(
@@ -140,7 +144,7 @@ class Gateway:
             return await handler(request)
         except MeshError as e:
             status = status_of(e)
-            if status == 500:
+            if told(e) != str(e):
                 log.error("%s: %s", type(e).__name__, e)
             headers = headers_of(e)
             if SERVE in request:
@@ -149,7 +153,8 @@ class Gateway:
         except web.HTTPException as e:
             if e.status < 400:
                 raise
-            body = plain_error(e.reason.lower(), "invalid_request_error", _HTTP_CODES.get(e.status))
+            reason = f"body: over {self._config.max_body_bytes} bytes" if e.status == 413 else e.reason.lower()
+            body = plain_error(reason, "invalid_request_error", _HTTP_CODES.get(e.status))
             headers = {name: e.headers[name] for name in ("Allow",) if name in e.headers}
             return web.json_response(body, status=e.status, headers=headers)
         except ConnectionError:
@@ -177,7 +182,5 @@ class _WithoutContent(logging.Filter):
 
 
 async def _mark(request: web.Request, response: web.StreamResponse) -> None:
-    """Headers that every answer has. Nothing here is for a cache in between: answers and disclosures are private."""
-    response.headers["Server"] = "mesh"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers.setdefault("Cache-Control", "no-store")
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)

@@ -23,8 +23,9 @@ from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable
 from mesh.gateway import shapes
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.events import STREAM_TYPE, EventStream
-from mesh.gateway.faults import error_body, headers_of, status_of, where
+from mesh.gateway.faults import error_body, headers_of, status_of, told, where
 from mesh.gateway.jsonbody import inflate, parse_object
+from mesh.gateway.listening import HttpFault, http_fault
 from mesh.gateway.openai import Call, parse_chat, parse_completion
 from mesh.gateway.preparing import Prepared, choose, prepare
 from mesh.gateway.repeats import Answer, Answers
@@ -46,6 +47,7 @@ _HUNG_S = 10.0  # and how long after that an engine may take to notice that nobo
 # What a handler tells the access log.
 CALLER = web.RequestKey("caller", str)
 SERVE = web.RequestKey("serve", str)
+ENDED = web.RequestKey("ended", int)  # the status of a stream that was broken off after its 200
 
 
 @dataclass(slots=True)
@@ -183,14 +185,17 @@ class Completions:
                 return await request.read()
         except TimeoutError:
             raise BadRequest("body: not complete in time", code="body_timeout") from None
+        except HttpFault as e:
+            raise BadRequest(f"body: {http_fault(e)}", code="malformed_body") from None
 
     def _repeat_key(self, request: web.Request, caller: str, body: bytes) -> tuple[str, str, bytes] | None:
-        key = request.headers.get("Idempotency-Key")
-        if key is None:
+        keys = request.headers.getall("Idempotency-Key", ())
+        if not keys:
             return None
-        if not key or len(key) > _MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
+        key = keys[0]
+        if len(keys) > 1 or not key or len(key) > _MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
             raise BadRequest(
-                f"idempotency-key: expected 1 to {_MAX_KEY_CHARS} printable ascii characters",
+                f"idempotency-key: expected once, of 1 to {_MAX_KEY_CHARS} printable ascii characters",
                 code="invalid_value",
                 param="Idempotency-Key",
             )
@@ -269,10 +274,12 @@ class Completions:
                 first = await serve.sink.take(self._config.keep_alive_s)
             await self._finish(stream, serve)
         except (ConnectionError, TimeoutError):  # the client is gone, or takes nothing
+            request[ENDED] = 499
             serve.sink.abandon()
             stream.abort()
         except Exception as e:  # noqa: BLE001  the headers are out, so that breaking off is all there is left to say
             log.error("unforeseen failure in a stream: %s", where(e))
+            request[ENDED] = 500
             serve.sink.abandon()
             stream.abort()
         return stream.response
@@ -281,6 +288,8 @@ class Completions:
         try:
             served = await asyncio.shield(serve.task)
         except MeshError as e:
+            if told(e) != str(e):
+                log.error("%s: %s", type(e).__name__, e)
             await stream.send(shapes.event(error_body(e, serve_id=serve.headers["Mesh-Serve"])))
             return
         if isinstance(served, Repeated):  # it took longer than a keep-alive to find that out

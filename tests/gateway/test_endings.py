@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +61,9 @@ def test_client_that_leaves_a_plain_request_gets_nothing_and_is_sealed(tmp_path:
     asyncio.run(main())
 
 
-def test_client_that_reads_nothing_is_cut(tmp_path: Path) -> None:
+def test_client_that_reads_nothing_is_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="mesh.access")
+
     async def main() -> None:
         # far more than all buffers on the way hold
         engine = Scripted([b"x" * 1_000_000] * 64)
@@ -72,6 +75,8 @@ def test_client_that_reads_nothing_is_cut(tmp_path: Path) -> None:
             writer.transport.abort()
 
     asyncio.run(main())
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "mesh.access"]
+    assert f"POST {CHAT} 499 " in line
 
 
 def test_many_clients_leaving_at_any_time_leave_one_receipt_each_and_no_slot_taken(tmp_path: Path) -> None:
@@ -169,7 +174,7 @@ def limit_pages(gate: House, extra: int | None) -> None:
     ledger._group.submit(work).result()
 
 
-def test_ledger_that_cannot_be_written_serves_nothing(tmp_path: Path) -> None:
+def test_ledger_that_cannot_be_written_serves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         engine = Scripted([b"x"])
         async with house(tmp_path, engine) as gate:
@@ -180,6 +185,9 @@ def test_ledger_that_cannot_be_written_serves_nothing(tmp_path: Path) -> None:
                 if reply.status != 200:
                     break
             assert reply.code == (503, "ledger-unwritable")
+            # where it lies is the operator's business
+            assert str(tmp_path) not in reply.error["message"]
+            assert str(tmp_path) in caplog.text
             assert "Retry-After" in reply.headers
             served = gate.steward.reader.count()
             limit_pages(gate, None)
@@ -189,7 +197,9 @@ def test_ledger_that_cannot_be_written_serves_nothing(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_seal_that_cannot_be_written_ends_the_stream_in_an_error_and_is_made_up_for(tmp_path: Path) -> None:
+def test_seal_that_cannot_be_written_ends_the_stream_in_an_error_and_is_made_up_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         engine = Scripted([b"a", b"b"], hold_at=1)
         # keeping the long prompt makes the seal larger than what is left on the disk
@@ -201,6 +211,8 @@ def test_seal_that_cannot_be_written_ends_the_stream_in_an_error_and_is_made_up_
                 rest = (await response.content.read()).decode()
                 serve = response.headers["Mesh-Serve"]
             assert '"code":"ledger-unwritable"' in rest
+            assert str(tmp_path) not in rest
+            assert str(tmp_path) in caplog.text
             assert "[DONE]" not in rest
             assert serve in rest
             ready = await gate.get("/readyz")
