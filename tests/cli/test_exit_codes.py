@@ -156,6 +156,14 @@ demo --gguf none                                                      | 3  | non
 demo --gguf garbage                                                   | 10 | garbage: magic
 demo --gguf folder --reference                                        | 2  | --reference
 demo --reference --cpu-watts -1                                       | 2  | --cpu-watts
+
+conformance                                                           | 2  | ACTION
+conformance regenerate --check                                        | 0  |
+conformance run                                                       | 2  | CLIENT
+conformance run none                                                  | 3  | none: no such client
+conformance run --vectors folder true                                 | 3  | no vectors
+conformance run --only nothing true                                   | 3  | no case begins with 'nothing'
+conformance run --only request/minimal true                           | 10 | request/minimal
 """
 
 
