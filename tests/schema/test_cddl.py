@@ -136,8 +136,8 @@ def _one_fault_each(fields: dict[str, Any]) -> list[dict[str, Any]]:
 
 # What a schema of single fields cannot see.
 BEYOND_CDDL = re.compile(
-    "must (not )?be (absent|there|empty|sorted|0)|exceeds|not the sum|come together|although|has no output|each once|twice"
-    "|not a multiple of 4"
+    "must (not )?be (absent|there|empty|sorted|0)|exceeds|not the sum|come together|although|has no output|each once"
+    "|twice|not a multiple of 4"
 )
 
 
