@@ -27,6 +27,7 @@ from mesh.cli.state import State, add_state_flag, state_of
 from mesh.errors import UsageError
 
 if TYPE_CHECKING:
+    from mesh.gateway.backends import Route
     from mesh.gateway.config import Backend, GatewayConfig
 
 _DAY_NS = 24 * 3600 * 10**9
@@ -66,6 +67,7 @@ class _Plan:
     gateway: GatewayConfig
     keys: list[str]
     keep_ns: int | None
+    routes: list[Route]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,13 +78,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> _Plan:
+    from mesh.gateway.backends import Route
     from mesh.gateway.config import GatewayConfig, MeshConfig
 
     if args.config is None:
         if kind_of(args) is None:
             raise UsageError("name an engine (--gguf FILE, --vllm URL or --reference) or a --config")
         keep_ns = None if args.keep_days is None else args.keep_days * _DAY_NS
-        return _Plan(state_of(args), [spec_of(args)], args.cpu_watts, _overridden(GatewayConfig(), args), [], keep_ns)
+        return _Plan(
+            state_of(args), [spec_of(args)], args.cpu_watts, _overridden(GatewayConfig(), args), [], keep_ns, []
+        )
     given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]
     if args.keep_days is not None:
         given.append("keep_days")
@@ -95,7 +100,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
     specs = [_backend_spec(backend, base) for backend in config.backend]
     return _Plan(
         state, specs, config.meter.cpu_watts_u, _overridden(config.gateway, args), config.auth.keys,
-        config.disclosures.keep_ns,
+        config.disclosures.keep_ns, [Route(tuple(backend.aliases), backend.queue) for backend in config.backend],
     )  # fmt: skip
 
 
@@ -145,7 +150,7 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     async with assembled(plan.state, plan.specs, cpu_watts_u=plan.cpu_watts_u, keep_ns=plan.keep_ns) as mesh:
-        gateway = Gateway(mesh.steward, mesh.engines, plan.gateway, keys=plan.keys)
+        gateway = Gateway(mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, routes=plan.routes)
         bound = await gateway.start(plan.gateway.host, plan.gateway.port)
         try:
             host = f"[{plan.gateway.host}]" if ":" in plan.gateway.host else plan.gateway.host
@@ -164,7 +169,7 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
                 note(f"prompts and answers are kept for {days}, to be disclosed to their callers")
             if plan.cpu_watts_u is None:
                 note("energy: no meter; --cpu-watts gives a modelled figure")
-            models = [engine.recipe_id for engine in mesh.engines]
+            models = gateway.backends.names
             note(f"serving {', '.join(models)} on {url}/v1, steward {steward}")
             if as_json:
                 told = {"url": url, "steward": steward, "model": models[0], "models": models}

@@ -11,10 +11,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from aiohttp import web
 
 from mesh.engine.protocol import ServingEngine
-from mesh.errors import LedgerError, MeshError, UsageError
+from mesh.errors import LedgerError, MeshError
 from mesh.gateway.auth import Gatekeeper
+from mesh.gateway.backends import Backends, Route
 from mesh.gateway.completions import CALLER, SERVE, Completions
 from mesh.gateway.config import GatewayConfig
+from mesh.gateway.door import Door
 from mesh.gateway.evidence import Evidence, Health
 from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, where
 from mesh.steward.steward import Steward
@@ -26,6 +28,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _OPEN_ROUTES = frozenset(("/healthz", "/readyz"))
 _PURGE_INTERVAL_S = 600.0
+_MAX_HEADERS = 64  # each of at most 8,190 bytes, which aiohttp sees to
+_BACKLOG = 128
 _HTTP_CODES = {404: "unknown_route", 405: "method_not_allowed", 413: "body_too_large"}
 
 
@@ -39,17 +43,17 @@ class Gateway:
         config: GatewayConfig,
         *,
         keys: Sequence[str] = (),
+        routes: Sequence[Route] = (),
     ) -> None:
-        names = [engine.recipe_id for engine in engines]
-        if len(set(names)) != len(names):
-            raise UsageError(f"two backends serve one model name: {', '.join(names)}")
         self._steward = steward
         self._config = config
         self._gate = Gatekeeper(keys)
-        self._completions = Completions(steward, list(engines), config)
+        self.backends = Backends(steward, engines, config, routes)
+        self._completions = Completions(steward, self.backends, config)
+        self._evidence = Evidence(steward, self.backends, int(time.time()))
         self._health = Health(steward, engines)
-        self._evidence = Evidence(steward, engines, int(time.time()))
         self._runner: web.AppRunner | None = None
+        self._listening: asyncio.Server | None = None
         self._purging: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -74,24 +78,29 @@ class Gateway:
             handler_cancellation=True,
             auto_decompress=False,
             shutdown_timeout=1.0,
+            keepalive_timeout=self._config.idle_timeout_s,
+            max_headers=_MAX_HEADERS,
             logger=_http_log(),
         )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port)
-            await site.start()
+            assert runner.server is not None
+            door = Door(runner.server, self._config.max_connections, lambda: None)
+            loop = asyncio.get_running_loop()
+            self._listening = await loop.create_server(door, host, port, backlog=_BACKLOG)
         except BaseException:
             await runner.cleanup()
             raise
         self._runner = runner
         self._purging = asyncio.ensure_future(self._purge())
-        bound: int = runner.addresses[0][1]
+        bound: int = self._listening.sockets[0].getsockname()[1]
         return bound
 
     async def stop(self) -> None:
-        """Take no more, let running serves end within the configured time, cut the rest, close."""
+        """Take no more, let running serves end within the configured time, cut the rest, close. New requests are told
+        so until the last one has ended."""
         runner, self._runner = self._runner, None
-        if runner is None:
+        if runner is None or self._listening is None:
             return
         self._health.draining = True
         if self._purging is not None:
@@ -99,7 +108,9 @@ class Gateway:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._purging
         await self._completions.drain(self._config.drain_s)
+        self._listening.close()
         await runner.cleanup()
+        await self._listening.wait_closed()
 
     async def _purge(self) -> None:
         """Delete kept prompts and answers when their time is over."""

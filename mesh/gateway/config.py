@@ -6,7 +6,8 @@
 [disclosures]        keep, days: whether prompts and answers are kept so that they can be disclosed later
 [auth]               keys: BLAKE3 digests ("b3:...") of the bearer tokens that are let in
 [[backend]]          kind = "gguf" (path, name, slots, ...), "vllm" (url, weights, dtype, ...), "vllm-managed" (weights,
-                     flags, ...) or "reference"; clients choose one by its name
+                     flags, ...) or "reference"; clients choose one by its name, or any of those that
+                     share one of its aliases; queue
 """
 
 from __future__ import annotations
@@ -43,6 +44,14 @@ class GatewayConfig(_Table):
     max_body_bytes: Annotated[int, Field(ge=1024, le=64 << 20)] = 4 << 20
     queue: Annotated[int, Field(ge=0, le=100_000)] = 64  # serves that may wait for a slot, per backend
     queue_wait_s: Seconds = 60
+    deadline_s: Seconds = 600  # for a whole request, from its head to the end of its answer; a client may ask for less
+    attempts: Annotated[int, Field(ge=1, le=64)] = 2  # backends that may try one request before its first token
+    max_prompt_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None  # left out, the model's context
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    body_memory_bytes: Annotated[int, Field(ge=1024, le=1 << 40)] = 256 << 20  # of all requests together
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    idle_timeout_s: Seconds = 60  # a connection whose next request's head is not there by then is closed
+    metrics: bool = True  # GET /metrics, for whoever may use the server
     body_timeout_s: Seconds = 30
     write_timeout_s: Seconds = 30  # a client that takes nothing for this long is gone
     keep_alive_s: Seconds = 15  # a stream with nothing to say sends a comment this often
@@ -109,7 +118,12 @@ def _sealable(name: str) -> str:
 ModelName = Annotated[str, AfterValidator(_sealable)]
 
 
-class GgufBackend(_Table):
+class _Backend(_Table):
+    aliases: list[ModelName] = []  # what clients may ask for beside its name; several backends may share one
+    queue: Annotated[int, Field(ge=0, le=100_000)] | None = None  # in place of the gateway's
+
+
+class GgufBackend(_Backend):
     kind: Literal["gguf"]
     path: Annotated[str, Field(min_length=1)]
     name: ModelName | None = None
@@ -122,7 +136,7 @@ class GgufBackend(_Table):
     chat_template: Annotated[str, Field(min_length=1)] | None = None  # a file, in place of the one in the model
 
 
-class ReferenceBackend(_Table):
+class ReferenceBackend(_Backend):
     kind: Literal["reference"]
     name: ModelName = "reference"
     context_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1_000_000
@@ -132,7 +146,7 @@ class ReferenceBackend(_Table):
 _Text = Annotated[str, Field(min_length=1)]
 
 
-class _VllmBackend(_Table):
+class _VllmBackend(_Backend):
     name: ModelName | None = None
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
     tokenizer: _Text | None = None  # a folder, where the tokenizer is not in that of the weights
@@ -176,7 +190,11 @@ class MeshConfig(_Table):
         names = [backend.name for backend in backends if backend.name is not None]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"two are named {name!r}, and clients choose by name")
+                raise ValueError(f"two are named {name!r}; give each its own and let them share an alias")
+        for backend in backends:
+            for alias in backend.aliases:
+                if alias in names:
+                    raise ValueError(f"alias {alias!r} is the name of a backend")
         return backends
 
     @classmethod

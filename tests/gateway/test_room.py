@@ -25,17 +25,19 @@ def test_room_lets_in_what_fits_and_refuses_the_rest() -> None:
     async def main() -> None:
         clock = Clock()
         room = Room(1, 1, 60, clock)
-        assert await room.enter() is False
-        waiting = asyncio.ensure_future(room.enter())
+        assert await room.enter("a") is False
+        waiting = asyncio.ensure_future(room.enter("a"))
         await asyncio.sleep(0)
-        assert (room.waiting, room.full) == (1, True)
+        assert room.waiting == 1
+        assert room.overloaded("a") is not None
         with pytest.raises(Overloaded) as caught:
-            await room.enter()
+            await room.enter("a")
         assert caught.value.retry_after_s >= 1
         clock.now = 10
         room.leave(0)
         assert await waiting is True
-        assert (room.waiting, room.full) == (0, False)
+        assert room.waiting == 0
+        assert room.overloaded("a") is None
 
     asyncio.run(main())
 
@@ -43,11 +45,11 @@ def test_room_lets_in_what_fits_and_refuses_the_rest() -> None:
 def test_room_serves_in_order_and_survives_those_who_leave() -> None:
     async def main() -> None:
         room = Room(1, 9, 60, Clock())
-        await room.enter()
+        await room.enter("a")
         order: list[int] = []
 
         async def wait(number: int) -> None:
-            await room.enter()
+            await room.enter("a")
             order.append(number)
 
         tasks = [asyncio.ensure_future(wait(number)) for number in range(4)]
@@ -67,11 +69,11 @@ def test_room_serves_in_order_and_survives_those_who_leave() -> None:
 def test_room_does_not_keep_anyone_forever() -> None:
     async def main() -> None:
         room = Room(1, 1, 0.01, Clock())
-        await room.enter()
+        await room.enter("a")
         with pytest.raises(Overloaded):
-            await room.enter()
+            await room.enter("a")
         room.leave(0)
-        assert await room.enter() is False
+        assert await room.enter("a") is False
 
     asyncio.run(main())
 
@@ -83,10 +85,14 @@ def test_room_retry_grows_with_what_serves_take_within_a_bound() -> None:
     async def main() -> list[int]:
         said = []
         for took in (0.0, 40.0, 4000.0):
-            await room.enter()
+            await room.enter("a")
             clock.now += took
             room.leave(clock.now - took)
-            said.append(room.overloaded().retry_after_s)
+            await room.enter("a")
+            fault = room.overloaded("a")
+            assert fault is not None
+            said.append(fault.retry_after_s)
+            room.running -= 1
         return said
 
     first, second, third = asyncio.run(main())

@@ -1,0 +1,49 @@
+"""What is read from clients at once: bodies come in within a time and within a bound on all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+
+from mesh.errors import BadRequest, Overloaded
+
+_RETRY_S = 1
+
+
+class Intake:
+    """Bodies of at most `max_bytes` each and `memory_bytes` together, each whole within `timeout_s` seconds."""
+
+    def __init__(self, max_bytes: int, memory_bytes: int, timeout_s: float) -> None:
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
+        self._memory_bytes = memory_bytes
+        self._timeout_s = timeout_s
+
+    @contextmanager
+    def place(self, request: web.Request) -> Iterator[None]:
+        """Room for a request's body, for as long as anything of it is held. Raises Overloaded, and BadRequest
+        (`body_too_large`) for a body that says of itself that it is."""
+        length = request.content_length
+        if length is not None and length > self.max_bytes:
+            raise BadRequest(f"body: {length} bytes, at most {self.max_bytes}", code="body_too_large")
+        # a body that does not say how long it is, or that will be inflated, may be as long as any
+        known = length is not None and "Content-Encoding" not in request.headers
+        claim = length if known and length is not None else self.max_bytes
+        if self.held_bytes and self.held_bytes + claim > self._memory_bytes:
+            raise Overloaded("requests of other clients fill the memory for them", retry_after_s=_RETRY_S)
+        self.held_bytes += claim
+        try:
+            yield
+        finally:
+            self.held_bytes -= claim
+
+    async def read(self, request: web.Request) -> bytes:
+        """Raises BadRequest: `body_timeout`; web.HTTPRequestEntityTooLarge."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await request.read()
+        except TimeoutError:
+            raise BadRequest("body: not complete in time", code="body_timeout") from None
