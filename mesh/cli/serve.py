@@ -27,6 +27,7 @@ from mesh.cli.state import State, add_state_flag, state_of
 from mesh.errors import UsageError
 
 if TYPE_CHECKING:
+    from mesh.gateway.app import Gateway
     from mesh.gateway.backends import Route
     from mesh.gateway.config import Backend, GatewayConfig
 
@@ -145,10 +146,10 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
     from mesh.gateway.app import Gateway
     from mesh.schema.ids import steward_text
 
-    stop = asyncio.Event()
+    stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
     async with assembled(plan.state, plan.specs, cpu_watts_u=plan.cpu_watts_u, keep_ns=plan.keep_ns) as mesh:
         gateway = Gateway(mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, routes=plan.routes)
         bound = await gateway.start(plan.gateway.host, plan.gateway.port)
@@ -176,6 +177,13 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
                 emit({**told, "recovered": len(mesh.recovered)})
                 sys.stdout.flush()
             await stop.wait()
-            note("stopping: no new serves, running ones may end")
+            note("stopping: no new serves, running ones may end; a second signal cuts them")
         finally:
+            cutting = asyncio.ensure_future(_cut(gateway, hurry))
             await gateway.stop()
+            cutting.cancel()
+
+
+async def _cut(gateway: Gateway, hurry: asyncio.Event) -> None:
+    await hurry.wait()
+    gateway.hurry()

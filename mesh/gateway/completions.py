@@ -102,6 +102,7 @@ class Completions:
         self._answers = Answers(config.repeat_answers, config.repeat_bytes, config.repeat_s, clock)
         self._running: dict[asyncio.Task[Any], TokenStream] = {}
         self.draining = False
+        self.hurried = asyncio.Event()  # nobody wants to wait for the rest of a drain
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         return await self._handle(request, parse_chat, chat=True)
@@ -115,7 +116,11 @@ class Completions:
         self.draining = True
         self._backends.close()
         if self._running and deadline_s > 0:
-            await asyncio.wait(set(self._running), timeout=deadline_s)
+            ended = asyncio.ensure_future(asyncio.wait(set(self._running), timeout=deadline_s))
+            hurried = asyncio.ensure_future(self.hurried.wait())
+            await asyncio.wait({ended, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            for wait in (ended, hurried):
+                wait.cancel()
         for sink in self._running.values():
             sink.cut("shutdown")
         if self._running:

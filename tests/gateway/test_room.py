@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from blake3 import blake3
 
-from mesh.errors import Conflict, Forbidden, Overloaded, Unauthorized, UsageError
+from mesh.errors import Conflict, EngineUnavailable, Forbidden, Overloaded, Unauthorized, UsageError
 from mesh.gateway.auth import Gatekeeper, is_loopback
 from mesh.gateway.repeats import Answer, Answers
 from mesh.gateway.room import Room
@@ -97,6 +97,88 @@ def test_room_retry_grows_with_what_serves_take_within_a_bound() -> None:
 
     first, second, third = asyncio.run(main())
     assert first == 1 < second < third == 60
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_room_lets_callers_take_turns_however_many_each_has_waiting() -> None:
+    async def main() -> None:
+        room = Room(1, 99, 60, Clock())
+        await room.enter("first")
+        order: list[str] = []
+
+        async def wait(caller: str, number: int) -> None:
+            await room.enter(caller)
+            order.append(f"{caller}{number}")
+
+        asked = [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("a", 4), ("b", 2), ("c", 1)]
+        tasks = [asyncio.ensure_future(wait(*one)) for one in asked]
+        await settled()
+        for _ in asked:
+            room.leave(0)
+            await settled()
+        await asyncio.gather(*tasks)
+        assert order == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
+        room.leave(0)
+        assert (room.running, room.waiting) == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_full_queue_turns_away_the_newest_of_who_has_most_for_who_has_none() -> None:
+    async def main() -> None:
+        room = Room(1, 3, 60, Clock())
+        await room.enter("a")
+        greedy = [asyncio.ensure_future(room.enter("a")) for _ in range(3)]
+        await settled()
+        assert room.overloaded("a") is not None
+        assert room.overloaded("b") is None
+        modest = asyncio.ensure_future(room.enter("b"))
+        await settled()
+        assert [task.done() for task in greedy] == [False, False, True]
+        with pytest.raises(Overloaded):
+            await greedy[2]
+        # two against one: another of `a` would leave `b` with as many
+        assert room.overloaded("b") is not None
+        with pytest.raises(Overloaded):
+            await room.enter("b")
+        room.close()
+        done = await asyncio.gather(*greedy[:2], modest, return_exceptions=True)
+        assert [type(fault) for fault in done] == [EngineUnavailable] * 3
+
+    asyncio.run(main())
+
+
+def test_room_tells_its_own_patience_from_that_of_a_request() -> None:
+    async def main() -> None:
+        room = Room(1, 9, 60, Clock())
+        await room.enter("a")
+        with pytest.raises(TimeoutError):
+            await room.enter("a", 0.01)
+        assert room.waiting == 0
+        room.leave(0)
+        assert await room.enter("a", 0.01) is False
+
+    asyncio.run(main())
+
+
+def test_slot_handed_to_one_who_gives_up_at_that_moment_goes_to_the_next() -> None:
+    async def main() -> None:
+        room = Room(1, 9, 60, Clock())
+        await room.enter("a")
+        leaving, staying = (asyncio.ensure_future(room.enter(name)) for name in "bc")
+        await settled()
+        room.leave(0)  # to b, which has not run since
+        leaving.cancel()
+        assert await staying is True
+        assert leaving.cancelled()
+        room.leave(0)
+        assert (room.running, room.waiting) == (0, 0)
+
+    asyncio.run(main())
 
 
 def answer(body: bytes) -> Answer:
