@@ -8,10 +8,11 @@ import logging
 import signal
 import sys
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.console import counted, emit, note
+from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import (
     ENGINE_FLAGS,
     PACKAGED,
@@ -22,6 +23,7 @@ from mesh.cli.engines import (
     spec_of,
     spelled,
 )
+from mesh.cli.exits import ACCEPTED, USAGE
 from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.cli.state import State, add_state_flag, state_of
 from mesh.errors import UsageError
@@ -48,7 +50,8 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="keep prompts and answers so long, to be disclosed later"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object once it serves")
+    parser.add_argument("--check", action="store_true", help="say what would run and what is wrong, and start nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object once it serves, or of the check")
     add_state_flag(parser)
     add_engine_flags(parser, required=False)
     parser.set_defaults(run=run)
@@ -73,9 +76,40 @@ class _Plan:
 
 def run(args: argparse.Namespace) -> int:
     plan = _plan(args)
+    if args.check:
+        return _check(plan, as_json=args.json)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     asyncio.run(_serve(plan, as_json=args.json))
     return 0
+
+
+def _check(plan: _Plan, *, as_json: bool) -> int:
+    from mesh.cli.checking import checked, of_address
+
+    backends = checked(plan.specs, plan.routes)
+    faults = [*of_address(plan.gateway.host, plan.keys), *(fault for one in backends for fault in one.faults)]
+    where = f"{_bracketed(plan.gateway.host)}:{plan.gateway.port}"
+    watts = None if plan.cpu_watts_u is None else Decimal(plan.cpu_watts_u) / 1_000_000
+    days = None if plan.keep_ns is None else plan.keep_ns // _DAY_NS
+    if as_json:
+        told = {"listen": where, "state": str(plan.state.root), "keys": len(plan.keys), "kept_days": days}
+        meter = None if watts is None else f"{watts.normalize():f}"
+        emit({**told, "cpu_watts": meter, "backends": [one.to_map() for one in backends], "faults": faults})
+    else:
+        keys = f"for {counted(len(plan.keys), 'key')}" if plan.keys else "without keys"
+        say(f"listens on {where} {keys}")
+        say(f"state in {plan.state.root}" + ("" if plan.state.key.exists() else ", with a key that is yet to be made"))
+        say("energy: no meter" if watts is None else f"energy: cpu time at {watts.normalize():f} W, modelled")
+        say(
+            "prompts and answers are not kept"
+            if days is None
+            else f"prompts and answers are kept {counted(days, 'day')}"
+        )
+        for one in backends:
+            say(one.words())
+        for fault in faults:
+            note(f"mesh serve: {fault}")
+    return USAGE if faults else ACCEPTED
 
 
 def _plan(args: argparse.Namespace) -> _Plan:
@@ -154,8 +188,7 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
         gateway = Gateway(mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, routes=plan.routes)
         bound = await gateway.start(plan.gateway.host, plan.gateway.port)
         try:
-            host = f"[{plan.gateway.host}]" if ":" in plan.gateway.host else plan.gateway.host
-            url = f"http://{host}:{bound}"
+            url = f"http://{_bracketed(plan.gateway.host)}:{bound}"
             steward = steward_text(mesh.steward.public)
             if mesh.recovered:
                 note(
@@ -182,6 +215,10 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
             cutting = asyncio.ensure_future(_cut(gateway, hurry))
             await gateway.stop()
             cutting.cancel()
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 async def _cut(gateway: Gateway, hurry: asyncio.Event) -> None:
