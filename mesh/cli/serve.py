@@ -7,6 +7,7 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -24,6 +25,7 @@ from mesh.cli.engines import (
     spelled,
 )
 from mesh.cli.exits import ACCEPTED, USAGE
+from mesh.cli.logs import FORMATS, to_stderr
 from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.cli.state import State, add_state_flag, state_of
 from mesh.errors import UsageError
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from mesh.gateway.app import Gateway
     from mesh.gateway.backends import Route
     from mesh.gateway.config import Backend, GatewayConfig
+
+log = logging.getLogger("mesh.serve")
 
 _DAY_NS = 24 * 3600 * 10**9
 
@@ -50,6 +54,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="keep prompts and answers so long, to be disclosed later"
     )
+    parser.add_argument("--log", choices=FORMATS, default="text", help="lines on stderr for people (text), or JSON")
     parser.add_argument("--check", action="store_true", help="say what would run and what is wrong, and start nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object once it serves, or of the check")
     add_state_flag(parser)
@@ -78,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
     plan = _plan(args)
     if args.check:
         return _check(plan, as_json=args.json)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    asyncio.run(_serve(plan, as_json=args.json))
+    to_stderr(args.log)
+    asyncio.run(_serve(plan, note if args.log == "text" else log.info, as_json=args.json))
     return 0
 
 
@@ -175,7 +180,7 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
             )  # fmt: skip
 
 
-async def _serve(plan: _Plan, *, as_json: bool) -> None:
+async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> None:
     from mesh.cli.assembly import assembled
     from mesh.gateway.app import Gateway
     from mesh.schema.ids import steward_text
@@ -184,7 +189,7 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
-    async with assembled(plan.state, plan.specs, cpu_watts_u=plan.cpu_watts_u, keep_ns=plan.keep_ns) as mesh:
+    async with assembled(plan.state, plan.specs, cpu_watts_u=plan.cpu_watts_u, keep_ns=plan.keep_ns, note=note) as mesh:
         gateway = Gateway(mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, routes=plan.routes)
         bound = await gateway.start(plan.gateway.host, plan.gateway.port)
         try:

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from aiohttp import web
 
 from mesh.engine.protocol import ServingEngine
-from mesh.errors import LedgerError, MeshError
+from mesh.errors import DeadlineExceeded, EngineUnavailable, LedgerError, MeshError, Refused
+from mesh.gateway import journal
 from mesh.gateway.auth import Gatekeeper
 from mesh.gateway.backends import Backends, Route
 from mesh.gateway.completions import CALLER, SERVE, Completions
@@ -19,6 +20,7 @@ from mesh.gateway.config import GatewayConfig
 from mesh.gateway.door import Door
 from mesh.gateway.evidence import Evidence, Health
 from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, where
+from mesh.gateway.metrics import Metrics
 from mesh.steward.steward import Steward
 
 log = logging.getLogger("mesh.gateway")
@@ -30,6 +32,7 @@ _OPEN_ROUTES = frozenset(("/healthz", "/readyz"))
 _PURGE_INTERVAL_S = 600.0
 _MAX_HEADERS = 64  # each of at most 8,190 bytes, which aiohttp sees to
 _BACKLOG = 128
+_TURNED_DOWN = (Refused, EngineUnavailable, LedgerError, DeadlineExceeded)
 _HTTP_CODES = {404: "unknown_route", 405: "method_not_allowed", 413: "body_too_large"}
 
 
@@ -50,6 +53,9 @@ class Gateway:
         self._gate = Gatekeeper(keys)
         self.backends = Backends(steward, engines, config, routes)
         self._completions = Completions(steward, self.backends, config)
+        self.metrics = Metrics(self.backends, steward.costs)
+        steward.observe(self.metrics.sealed)
+        steward.observe(journal.write)
         self._evidence = Evidence(steward, self.backends, int(time.time()))
         self._health = Health(steward, engines)
         self._runner: web.AppRunner | None = None
@@ -71,6 +77,8 @@ class Gateway:
             ]
         )
         app.on_response_prepare.append(_mark)
+        if self._config.metrics:
+            app.router.add_get("/metrics", self.metrics.show)
         # Bodies are inflated within our own bound, and a client that leaves ends its handler at once.
         runner = web.AppRunner(
             app,
@@ -85,7 +93,7 @@ class Gateway:
         await runner.setup()
         try:
             assert runner.server is not None
-            door = Door(runner.server, self._config.max_connections, lambda: None)
+            door = Door(runner.server, self._config.max_connections, self._turned_away)
             loop = asyncio.get_running_loop()
             self._listening = await loop.create_server(door, host, port, backlog=_BACKLOG)
         except BaseException:
@@ -116,6 +124,9 @@ class Gateway:
         """Cut at once what a `stop` on its way still waits for."""
         self._completions.hurried.set()
 
+    def _turned_away(self) -> None:
+        self.metrics.refused("too_many_connections")
+
     async def _purge(self) -> None:
         """Delete kept prompts and answers when their time is over."""
         while True:
@@ -135,15 +146,15 @@ class Gateway:
             status = response.status
             return response
         finally:
-            access.info(
-                "%s %s %d %.1f ms caller=%s serve=%s",
-                request.method,
-                request.path if request.match_info.route.resource is not None else "(unknown route)",
-                status,
-                (time.monotonic() - began) * 1e3,
-                request.get(CALLER, "-"),
-                request.get(SERVE, "-"),
-            )
+            if access.isEnabledFor(logging.INFO):
+                took_ms = (time.monotonic() - began) * 1e3
+                path = request.path if request.match_info.route.resource is not None else "(unknown route)"
+                caller, serve = request.get(CALLER, "-"), request.get(SERVE, "-")
+                fields = {"method": request.method, "path": path, "status": status, "us": int(took_ms * 1e3)}
+                access.info(
+                    "%s %s %d %.1f ms caller=%s serve=%s", request.method, path, status, took_ms, caller, serve,
+                    extra={"fields": {**fields, "caller": caller, "serve": serve}},
+                )  # fmt: skip
 
     @web.middleware
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -154,6 +165,8 @@ class Gateway:
             return await handler(request)
         except MeshError as e:
             status = status_of(e)
+            if isinstance(e, _TURNED_DOWN) and SERVE not in request:
+                self.metrics.refused(e.code)
             if status == 500:
                 log.error("%s: %s", type(e).__name__, e)
             headers = headers_of(e)
@@ -163,7 +176,9 @@ class Gateway:
         except web.HTTPException as e:
             if e.status < 400:
                 raise
-            body = plain_error(e.reason.lower(), "invalid_request_error", _HTTP_CODES.get(e.status))
+            code = _HTTP_CODES.get(e.status)
+            self.metrics.refused(code or f"http_{e.status}")
+            body = plain_error(e.reason.lower(), "invalid_request_error", code)
             headers = {name: e.headers[name] for name in ("Allow",) if name in e.headers}
             return web.json_response(body, status=e.status, headers=headers)
         except ConnectionError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from pathlib import Path
 
@@ -98,3 +99,26 @@ def test_memory_is_bounded_at_ten_times_the_capacity(tmp_path: Path) -> None:
         gate.process.terminate()
         assert gate.process.wait() == 0
     assert len(receipts(tmp_path)) == statuses.count(200)
+
+
+def test_log_in_json_is_one_object_a_line_and_one_line_a_serve(tmp_path: Path) -> None:
+    async def main(url: str) -> list[str]:
+        async with aiohttp.ClientSession(url) as http:
+            serves = []
+            for said in ("one", "two"):
+                async with http.post(CHAT, json=ask(said)) as response:
+                    serves.append(response.headers["Mesh-Serve"])
+            return serves
+
+    with served(tmp_path, REFERENCE, "--log", "json") as gate:
+        serves = asyncio.run(main(gate.url))
+        gate.process.terminate()
+        assert gate.process.wait() == 0
+        lines = [json.loads(line) for line in gate.log.read_text().splitlines()]
+    assert all({"at", "level", "logger", "message"} <= line.keys() for line in lines)
+    told = [line for line in lines if line["logger"] == "mesh.serves"]
+    assert [line["serve"] for line in told] == serves
+    assert [(line["seq"], line["model"], line["finish"], line["tokens_out"]) for line in told] == [
+        (0, "reference", "length", 8), (1, "reference", "length", 8),
+    ]  # fmt: skip
+    assert [line["status"] for line in lines if line["logger"] == "mesh.access"] == [200, 200]
