@@ -98,10 +98,10 @@ def _of_files(*paths: Path | None) -> Iterator[str]:
 
 
 def of_address(host: str, keys: Sequence[str]) -> list[str]:
-    from mesh.gateway.auth import Gatekeeper
+    from mesh.gateway.auth import Gatekeeper, StaticKeys
 
     try:
-        Gatekeeper(keys).check_bind(host)
+        Gatekeeper([StaticKeys(keys)] if keys else []).check_bind(host)
     except UsageError as e:
         return [str(e)]
     return []

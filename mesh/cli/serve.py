@@ -77,6 +77,7 @@ class _Plan:
     keys: list[str]
     keep_ns: int | None
     routes: list[Route]
+    origins: list[str]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -126,7 +127,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
             raise UsageError("name an engine (--gguf FILE, --vllm URL or --reference) or a --config")
         keep_ns = None if args.keep_days is None else args.keep_days * _DAY_NS
         return _Plan(
-            state_of(args), [spec_of(args)], args.cpu_watts, _overridden(GatewayConfig(), args), [], keep_ns, []
+            state_of(args), [spec_of(args)], args.cpu_watts, _overridden(GatewayConfig(), args), [], keep_ns, [], []
         )
     given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]
     if args.keep_days is not None:
@@ -141,6 +142,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
     return _Plan(
         state, specs, config.meter.cpu_watts_u, _overridden(config.gateway, args), config.auth.keys,
         config.disclosures.keep_ns, [Route(tuple(backend.aliases), backend.queue) for backend in config.backend],
+        config.cors.origins,
     )  # fmt: skip
 
 
@@ -190,7 +192,9 @@ async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
     async with assembled(plan.state, plan.specs, cpu_watts_u=plan.cpu_watts_u, keep_ns=plan.keep_ns, note=note) as mesh:
-        gateway = Gateway(mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, routes=plan.routes)
+        gateway = Gateway(
+            mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, routes=plan.routes, origins=plan.origins
+        )
         bound = await gateway.start(plan.gateway.host, plan.gateway.port)
         try:
             url = f"http://{_bracketed(plan.gateway.host)}:{bound}"

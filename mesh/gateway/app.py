@@ -13,10 +13,11 @@ from aiohttp import web
 from mesh.engine.protocol import ServingEngine
 from mesh.errors import DeadlineExceeded, EngineUnavailable, LedgerError, MeshError, Refused
 from mesh.gateway import journal
-from mesh.gateway.auth import Gatekeeper
+from mesh.gateway.auth import Authenticator, Gatekeeper, StaticKeys
 from mesh.gateway.backends import Backends, Route
 from mesh.gateway.completions import CALLER, SERVE, Completions
 from mesh.gateway.config import GatewayConfig
+from mesh.gateway.cors import Cors
 from mesh.gateway.door import Door
 from mesh.gateway.evidence import Evidence, Health
 from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, where
@@ -37,7 +38,8 @@ _HTTP_CODES = {404: "unknown_route", 405: "method_not_allowed", 413: "body_too_l
 
 
 class Gateway:
-    """Serves `engines` under `steward`. `keys` are BLAKE3 digests (`b3:...`) of the bearer tokens that are let in."""
+    """Serves `engines` under `steward`. `keys` are BLAKE3 digests (`b3:...`) of the bearer tokens that are let in,
+    `authenticators` know other kinds of tokens, `origins` are the web pages of others that may use the server."""
 
     def __init__(
         self,
@@ -46,11 +48,14 @@ class Gateway:
         config: GatewayConfig,
         *,
         keys: Sequence[str] = (),
+        authenticators: Sequence[Authenticator] = (),
         routes: Sequence[Route] = (),
+        origins: Sequence[str] = (),
     ) -> None:
         self._steward = steward
         self._config = config
-        self._gate = Gatekeeper(keys)
+        self._gate = Gatekeeper([*([StaticKeys(keys)] if keys else []), *authenticators])
+        self._cors = Cors(origins)
         self.backends = Backends(steward, engines, config, routes)
         self._completions = Completions(steward, self.backends, config)
         self.metrics = Metrics(self.backends, steward.costs)
@@ -77,6 +82,7 @@ class Gateway:
             ]
         )
         app.on_response_prepare.append(_mark)
+        app.on_response_prepare.append(self._cors.mark)
         if self._config.metrics:
             app.router.add_get("/metrics", self.metrics.show)
         # Bodies are inflated within our own bound, and a client that leaves ends its handler at once.
@@ -159,9 +165,11 @@ class Gateway:
     @web.middleware
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Every error in one shape; what nobody foresaw is a 500 that tells a client nothing."""
+        if (preflight := self._cors.preflight(request)) is not None:
+            return preflight
         try:
             if request.path not in _OPEN_ROUTES:
-                request[CALLER] = self._gate.caller(request.headers.get("Authorization"), request.headers.get("Host"))
+                request[CALLER] = self._gate.credential(request.headers).caller
             return await handler(request)
         except MeshError as e:
             status = status_of(e)

@@ -5,6 +5,7 @@
 [meter]              cpu_watts: watts of one busy core, for the modelled figure; left out, there is none
 [disclosures]        keep, days: whether prompts and answers are kept so that they can be disclosed later
 [auth]               keys: BLAKE3 digests ("b3:...") of the bearer tokens that are let in
+[cors]               origins: web pages of others that may use the server from a browser
 [[backend]]          kind = "gguf" (path, name, slots, ...), "vllm" (url, weights, dtype, ...), "vllm-managed" (weights,
                      flags, ...) or "reference"; clients choose one by its name, or any of those that
                      share one of its aliases; queue
@@ -12,12 +13,22 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from mesh.errors import SchemaError, UsageError
 from mesh.schema.ids import ContentId
@@ -26,6 +37,7 @@ from mesh.schema.request import MILLION
 from mesh.schema.value import Name, fits
 
 _MAX_CONFIG_BYTES = 1 << 20
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
 _DAY_NS = 24 * 3600 * 10**9
 
 Seconds = Annotated[int, Field(ge=1, le=86_400)]
@@ -109,6 +121,18 @@ class AuthConfig(_Table):
         return keys
 
 
+class CorsConfig(_Table):
+    origins: list[str] = []
+
+    @field_validator("origins")
+    @classmethod
+    def _spelled(cls, origins: list[str]) -> list[str]:
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"expected scheme://host[:port] as a browser spells it, or *, not {origin[:80]!r}")
+        return origins
+
+
 def _sealable(name: str) -> str:
     if not fits(name, Name):
         raise ValueError("not a name that a receipt can hold: 1 to 256 printable characters")
@@ -182,6 +206,7 @@ class MeshConfig(_Table):
     meter: MeterConfig = MeterConfig()
     disclosures: DisclosuresConfig = DisclosuresConfig()
     auth: AuthConfig = AuthConfig()
+    cors: CorsConfig = CorsConfig()
     backend: Annotated[list[Backend], Field(min_length=1, max_length=64)]
 
     @field_validator("backend")
@@ -196,6 +221,12 @@ class MeshConfig(_Table):
                 if alias in names:
                     raise ValueError(f"alias {alias!r} is the name of a backend")
         return backends
+
+    @model_validator(mode="after")
+    def _no_open_door(self) -> Self:
+        if "*" in self.cors.origins and not self.auth.keys:
+            raise ValueError("cors.origins: * without [auth] keys lets every web page use this server; name the pages")
+        return self
 
     @classmethod
     def from_toml(cls, text: str, *, source: str = "mesh.toml") -> MeshConfig:
@@ -234,8 +265,10 @@ def _fault(fault: Any) -> str:
         return f"{key}: unknown key"
     if fault["type"] == "missing":
         return f"{key}: missing"
-    message = fault["msg"].removeprefix("Value error, ")
+    message: str = fault["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
+    if not path:  # of the file as a whole: the message names the key
+        return message
     value = fault.get("input")
     shown = path[0] != "auth" and isinstance(value, (str, int, Decimal))
     return f"{key}: {message}" + (f", got {str(value)[:80]!r}" if shown else "")

@@ -174,6 +174,7 @@ async def house(
     keep_ns: int | None = None,
     others: Sequence[ReferenceEngine] = (),
     shared: str | None = None,
+    origins: Sequence[str] = (),
     meters: Sequence[EnergyMeter] = (),
     **config: Any,
 ) -> AsyncIterator[House]:
@@ -181,7 +182,7 @@ async def house(
     engines = [engine or ReferenceEngine(), *others]
     routes = [Route(() if shared is None else (shared,))] * len(engines)
     async with running(folder, keep_ns=keep_ns, meters=meters) as steward:
-        gateway = Gateway(steward, engines, GatewayConfig(**config), keys=keys, routes=routes)
+        gateway = Gateway(steward, engines, GatewayConfig(**config), keys=keys, routes=routes, origins=origins)
         port = await gateway.start("127.0.0.1", 0)
         url = f"http://127.0.0.1:{port}"
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}

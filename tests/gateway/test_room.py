@@ -8,7 +8,7 @@ import pytest
 from blake3 import blake3
 
 from mesh.errors import Conflict, EngineUnavailable, Forbidden, Overloaded, Unauthorized, UsageError
-from mesh.gateway.auth import Gatekeeper, is_loopback
+from mesh.gateway.auth import Credential, Gatekeeper, StaticKeys, is_loopback
 from mesh.gateway.repeats import Answer, Answers
 from mesh.gateway.room import Room
 
@@ -230,24 +230,24 @@ def test_loopback_is_this_machine(host: str) -> None:
 def test_other_address_needs_keys(host: str) -> None:
     with pytest.raises(UsageError, match="no keys"):
         Gatekeeper(()).check_bind(host)
-    Gatekeeper((DIGEST,)).check_bind(host)
+    Gatekeeper([StaticKeys([DIGEST])]).check_bind(host)
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8080", "127.0.0.1:80", "[::1]:8080", "[::1]"])
 def test_without_keys_loopback_names_are_let_in(host: str) -> None:
-    assert Gatekeeper(()).caller(None, host) == "loopback"
+    assert Gatekeeper(()).credential({"Host": host}) == Credential("loopback")
 
 
 @pytest.mark.parametrize("host", [None, "", "evil.example:8080", "127.0.0.1.evil.example", "[::2]:80"])
 def test_without_keys_a_name_that_points_here_is_refused(host: str | None) -> None:
     with pytest.raises(Forbidden):
-        Gatekeeper(()).caller(None, host)
+        Gatekeeper(()).credential({} if host is None else {"Host": host})
 
 
 def test_known_key_is_let_in_under_its_digest() -> None:
-    gate = Gatekeeper(("b3:" + "00" * 32, DIGEST))
-    assert gate.caller(f"Bearer {KEY}", "anything") == f"key:{DIGEST[3:19]}"
-    assert gate.caller(f"bearer  {KEY} ", None) == f"key:{DIGEST[3:19]}"
+    gate = Gatekeeper([StaticKeys(["b3:" + "00" * 32, DIGEST])])
+    for header in (f"Bearer {KEY}", f"bearer {KEY}", f"BEARER  {KEY} "):
+        assert gate.credential({"Authorization": header, "Host": "anything"}) == Credential(f"key:{DIGEST[3:19]}")
 
 
 @pytest.mark.parametrize(
@@ -255,5 +255,30 @@ def test_known_key_is_let_in_under_its_digest() -> None:
 )
 def test_unknown_key_is_refused_and_not_repeated(header: str | None) -> None:
     with pytest.raises(Unauthorized) as caught:
-        Gatekeeper((DIGEST,)).caller(header, "localhost")
+        Gatekeeper([StaticKeys([DIGEST])]).credential({} if header is None else {"Authorization": header})
     assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["X-Api-Key", "Api-Key"])
+def test_two_keys_that_differ_are_refused(name: str) -> None:
+    gate = Gatekeeper([StaticKeys([DIGEST])])
+    assert gate.credential({"Authorization": f"Bearer {KEY}", name: KEY}).caller == f"key:{DIGEST[3:19]}"
+    with pytest.raises(Unauthorized):
+        gate.credential({"Authorization": f"Bearer {KEY}", name: "another"})
+    with pytest.raises(Unauthorized):
+        gate.credential({name: KEY})
+
+
+def test_other_kinds_of_tokens_have_their_own_authenticator() -> None:
+    class Tickets:
+        def authenticate(self, token: str) -> Credential | None:
+            if token == "ticket-used":
+                raise Unauthorized("this ticket was used", code="invalid_api_key")
+            return Credential("ticket:1") if token.startswith("ticket-") else None
+
+    gate = Gatekeeper([StaticKeys([DIGEST]), Tickets()])
+    assert gate.credential({"Authorization": f"Bearer {KEY}"}).caller.startswith("key:")
+    assert gate.credential({"Authorization": "Bearer ticket-1"}) == Credential("ticket:1")
+    for token in ("ticket-used", "other"):
+        with pytest.raises(Unauthorized):
+            gate.credential({"Authorization": f"Bearer {token}"})
