@@ -181,7 +181,13 @@ class EngineError(MeshError):
 
 
 class EngineUnavailable(EngineError):
+    """`retry_after_s` is the whole number of seconds after which a retry makes sense, None where nobody knows."""
+
     code = "engine-unavailable"
+
+    def __init__(self, message: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class WeightsChanged(EngineUnavailable):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
+from mesh.cli.starting import check_files
 from mesh.errors import MeshError, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _checked(spec: EngineSpec, aliases: list[str]) -> Checked:
             return Checked("reference", spec.name or "reference", "the reference engine", aliases)
         case GgufSpec():
             one = Checked("gguf", spec.name or spec.path.stem, str(spec.path), aliases)
-            one.faults += [*_of_model(spec.path), *_of_files(spec.chat_template)]
+            one.faults += [*_of_model(spec.path), *_of_files(spec.chat_template)] or _of_all(spec)
             return one
         case VllmSpec():
             return _checked_vllm(spec, aliases)
@@ -95,6 +96,15 @@ def _of_files(*paths: Path | None) -> Iterator[str]:
                     pass
             except OSError as e:
                 yield _told(path, e)
+
+
+def _of_all(spec: GgufSpec) -> list[str]:
+    """What only shows in files that are sound each by itself."""
+    try:
+        check_files(spec)
+    except (MeshError, OSError) as e:
+        return [_told(spec.path, e)]
+    return []
 
 
 def of_address(host: str, keys: Sequence[str]) -> list[str]:

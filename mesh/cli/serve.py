@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -165,7 +166,7 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
                 packaged_model() if backend.path == PACKAGED else base / backend.path,
                 name=backend.name, slots=backend.slots, context=backend.context_tokens, kv_type=backend.kv_type,
                 flash_attention=backend.flash_attention, threads=backend.threads, ubatch=backend.ubatch,
-                chat_template=path(backend.chat_template),
+                chat_template=path(backend.chat_template), tokenizer_pre=backend.tokenizer_pre, eos_id=backend.eos_id,
             )  # fmt: skip
         case "vllm":
             return VllmSpec(
@@ -183,6 +184,20 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
 
 
 async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> None:
+    from mesh.gateway.auth import Gatekeeper, StaticKeys
+    from mesh.gateway.listening import take_address
+
+    # a mistake in the address is found before anything is made or loaded
+    Gatekeeper([StaticKeys(plan.keys)] if plan.keys else []).check_bind(plan.gateway.host)
+    taken = take_address(plan.gateway.host, plan.gateway.port)
+    try:
+        await _serve_on(taken, plan, note, as_json=as_json)
+    finally:
+        for each in taken:
+            each.close()
+
+
+async def _serve_on(taken: list[socket.socket], plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> None:
     from mesh.cli.assembly import assembled
     from mesh.gateway.app import Gateway
     from mesh.schema.ids import steward_text
@@ -195,7 +210,7 @@ async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> 
         gateway = Gateway(
             mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, routes=plan.routes, origins=plan.origins
         )
-        bound = await gateway.start(plan.gateway.host, plan.gateway.port)
+        bound = await gateway.start(plan.gateway.host, plan.gateway.port, taken)
         try:
             url = f"http://{_bracketed(plan.gateway.host)}:{bound}"
             steward = steward_text(mesh.steward.public)

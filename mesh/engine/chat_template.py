@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from mesh.errors import BadRequest, EngineUnsupported
-from mesh.schema.ids import ContentId
 
 
 class ChatTemplate:
-    """A Jinja template with the names that published templates rely on. It runs sandboxed: it comes with a file from
-    strangers and gets text from other strangers. `bos` and `eos` are the spelling of the control tokens.
+    """A Jinja template with the names that published templates rely on. It comes with a file from strangers and gets
+    text from other strangers, so it runs sandboxed, and in a process of its own (`template_child`): the sandbox bounds
+    what it reaches, but neither its time nor its memory. `bos` and `eos` are the spelling of the control tokens, and
+    `fault` is what is wrong with it, None where it parses.
 
     A template may ask for the date, so the same messages need not render the same tomorrow; what counts everywhere
     else is the rendered text.
@@ -25,10 +26,8 @@ class ChatTemplate:
             import jinja2.sandbox
         except ImportError as e:
             raise EngineUnsupported(f"chat template: {e}: install the extra `gguf`") from None
-        self.source = source
-        self.digest = ContentId.of_bytes(source.encode())
         self._tokens = {"bos_token": bos, "eos_token": eos}
-        self._fault: str | None = None
+        self.fault: str | None = None
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
         )
@@ -38,13 +37,13 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except Exception as e:  # noqa: BLE001 - a template's own fault, whatever it is, is told to those who chat
-            self._fault = f"chat template: does not parse: {e}"
+            self.fault = f"chat template: does not parse: {str(e) or type(e).__name__}"
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt text up to where the assistant speaks. Blocks for as long as the template takes. Raises
-        BadRequest, code `template_error`, with the template's own words where it refuses."""
-        if self._fault is not None:
-            raise BadRequest(self._fault, code="template_error", param="messages")
+        BadRequest, code `template_error`, with the template's own words where it refuses; MemoryError."""
+        if self.fault is not None:
+            raise BadRequest(self.fault, code="template_error", param="messages")
         try:
             rendered = self._template.render(
                 messages=[dict(message) for message in messages],
@@ -55,9 +54,11 @@ class ChatTemplate:
                 **self._tokens,
             )
             rendered.encode()
+        except MemoryError:
+            raise
         except Exception as e:  # noqa: BLE001 - as above: a template can fail in every way Python can
             raise BadRequest(
-                f"chat template: {e or type(e).__name__}", code="template_error", param="messages"
+                f"chat template: {str(e) or type(e).__name__}", code="template_error", param="messages"
             ) from None
         return rendered
 

@@ -16,21 +16,26 @@ MAX_FRAME_BYTES: Final = 64 * 1024 * 1024  # the pieces of a vocabulary of a mil
 _HEAD: Final = struct.Struct(">I")
 _MARGIN: Final = struct.Struct("<d")
 
+Known = dict[str, dict[str, type]]  # for each op its fields
+
 # From the engine to its child.
-TO_CHILD: Final[dict[str, dict[str, type]]] = {
+TO_CHILD: Final[Known] = {
     "load": {"path": str, "settings": dict, "overrides": list, "together_always": bool},
     "serve": {"serve": int, "prompt": bytes, "max_tokens": int, "sampling": dict},
     "cancel": {"serve": int},
     "encode": {"call": int, "text": str, "special": bool},
+    "ping": {},
 }
 # From the child. `step` has one [serve, id, margin] for each sequence that grew; a margin is 8 bytes of little-endian
-# float64 (payload values have no floats), empty where there is none.
-FROM_CHILD: Final[dict[str, dict[str, type]]] = {
+# float64 (payload values have no floats), empty where there is none. `alive` stands for a step in which none grew.
+FROM_CHILD: Final[Known] = {
     "loaded": {
         "version": str, "library": bytes, "pieces": list, "bos": bytes, "eos": bytes, "add_bos": bool, "check": dict,
         "slots": int, "token_cpu_ns": int,
     },
     "step": {"tokens": list},
+    "alive": {},
+    "pong": {},
     "done": {"serve": int, "finish": str},
     "encoded": {"call": int, "ids": bytes},
     "refused": {"call": int, "reason": str},
@@ -50,7 +55,7 @@ class FrameReader:
     """Takes bytes as they come and gives the maps that are complete, each checked against `known`. Raises EngineFailed
     at the first byte that cannot belong to a right frame; nothing can be read after that."""
 
-    def __init__(self, known: dict[str, dict[str, type]], *, max_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, known: Known, *, max_bytes: int = MAX_FRAME_BYTES) -> None:
         self._known = known
         self._max_bytes = max_bytes
         self._pending = bytearray()

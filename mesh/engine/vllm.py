@@ -13,10 +13,10 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from mesh.engine.chat_template import ChatTemplate
 from mesh.engine.hf_model import HfModel, read_hf_model
 from mesh.engine.hf_tokenizer import HfTokenizer, read_hf_tokenizer
 from mesh.engine.protocol import Served, TokenSink
+from mesh.engine.template_process import TemplateProcess
 from mesh.engine.vllm_described import (
     ServerFacts,
     VllmConfig,
@@ -78,7 +78,7 @@ class VllmEngine:
         self._weights: Weights | None = None
         self._model: HfModel | None = None
         self._tokenizer: HfTokenizer | None = None
-        self._template: ChatTemplate | None = None
+        self._template: TemplateProcess | None = None
         self._text: VllmText
         self._facts: ServerFacts
         self._up = False
@@ -161,6 +161,8 @@ class VllmEngine:
             if task is not None:
                 task.cancel()
                 await asyncio.wait({task})
+        if self._template is not None:
+            await self._template.close()
         await self._server.close()
         if self._managed is not None:
             await self._managed.stop()
@@ -181,6 +183,8 @@ class VllmEngine:
         await self._read_text()
         self._describe(await self._measure())
         await self._check_weights()  # what was digested is what the server had loaded by then
+        if self._ended is not None:  # while it was measured
+            raise self._ended
         self._up = self._met = True
 
     async def _identify(self) -> ServerFacts:
@@ -195,7 +199,8 @@ class VllmEngine:
         self._model = await asyncio.to_thread(read_hf_model, folder)
         tokenizer = await asyncio.to_thread(read_hf_tokenizer, folder)
         source = config.chat_template or tokenizer.template
-        self._template = None if source is None else ChatTemplate(source, bos=tokenizer.bos, eos=tokenizer.eos)
+        if source is not None:
+            self._template = await TemplateProcess.start(source, bos=tokenizer.bos, eos=tokenizer.eos)
         self._tokenizer = tokenizer
         self._text = VllmText(self._server, self._facts.model, tokenizer, self._template)
         await self._text.check()
@@ -267,7 +272,9 @@ class VllmEngine:
     async def _check_weights(self) -> None:
         changed = None if self._weights is None else await asyncio.to_thread(self._weights.changed)
         if changed is not None:
-            raise WeightsChanged(f"model folder: {changed}: to be digested again before it is served")
+            raise WeightsChanged(
+                f"model folder: {changed}: restart the gateway to digest it again and serve it as it is"
+            )
 
     def _asked(self, task: asyncio.Task[None]) -> None:
         self._asking = None
@@ -289,6 +296,11 @@ class VllmEngine:
             raise
         except (EngineError, UsageError) as e:
             raise EngineUnavailable(str(e)) from None
+        await self._hold_to_its_word(facts)
+        self._met = True
+
+    async def _hold_to_its_word(self, facts: ServerFacts) -> None:
+        """Refuse a server that is another than was measured; measure again one that was started again."""
         difference = self._facts.difference(facts)
         if difference is not None:
             raise EngineUnavailable(
@@ -296,7 +308,6 @@ class VllmEngine:
             )
         if facts.started_s is None or facts.started_s != self._facts.started_s:
             await self._take_again(facts)
-        self._met = True
 
     async def _take_again(self, facts: ServerFacts) -> None:
         """A new start of the server. Serves go on only if it gives the same numbers as before."""
@@ -349,7 +360,7 @@ class VllmEngine:
                 self._ended = None
                 self._managed = await self._launch(self._on_end)
                 await self._until_it_answers()
-                await self._take_again(await self._identify())
+                await self._hold_to_its_word(await self._identify())
             except (EngineError, UsageError) as e:  # UsageError: it serves another model now
                 log.warning("vllm engine: not started again: %s", e)
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -15,12 +16,12 @@ from mesh.errors import DeadlineExceeded, EngineUnavailable, LedgerError, MeshEr
 from mesh.gateway import journal
 from mesh.gateway.auth import Authenticator, Gatekeeper, StaticKeys
 from mesh.gateway.backends import Backends, Route
-from mesh.gateway.completions import CALLER, SERVE, Completions
+from mesh.gateway.completions import CALLER, ENDED, SERVE, Completions
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.cors import Cors
-from mesh.gateway.door import Door
 from mesh.gateway.evidence import Evidence, Health
-from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, where
+from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, told, where
+from mesh.gateway.listening import HEADERS, Runner, take_address
 from mesh.gateway.metrics import Metrics
 from mesh.steward.steward import Steward
 
@@ -32,7 +33,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _OPEN_ROUTES = frozenset(("/healthz", "/readyz"))
 _PURGE_INTERVAL_S = 600.0
 _MAX_HEADERS = 64  # each of at most 8,190 bytes, which aiohttp sees to
-_BACKLOG = 128
 _TURNED_DOWN = (Refused, EngineUnavailable, LedgerError, DeadlineExceeded)
 _HTTP_CODES = {404: "unknown_route", 405: "method_not_allowed", 413: "body_too_large"}
 
@@ -63,14 +63,15 @@ class Gateway:
         steward.observe(journal.write)
         self._evidence = Evidence(steward, self.backends, int(time.time()))
         self._health = Health(steward, engines)
-        self._runner: web.AppRunner | None = None
-        self._listening: asyncio.Server | None = None
+        self._runner: Runner | None = None
         self._purging: asyncio.Task[None] | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, a free one where `port` is 0. Raises UsageError for an address that others can
-        reach while nothing is asked of them, OSError where it is taken."""
+    async def start(self, host: str, port: int, taken: Sequence[socket.socket] = ()) -> int:
+        """Listen; returns the port, a free one where `port` is 0. `taken` are the sockets of that address, where they
+        were bound before. Raises UsageError for an address that others can reach while nothing is asked of them,
+        OSError where it is taken."""
         self._gate.check_bind(host)
+        sockets = taken or take_address(host, port)
         app = web.Application(middlewares=[self._logged, self._answered], client_max_size=self._config.max_body_bytes)
         app.router.add_routes(
             [
@@ -86,8 +87,10 @@ class Gateway:
         if self._config.metrics:
             app.router.add_get("/metrics", self.metrics.show)
         # Bodies are inflated within our own bound, and a client that leaves ends its handler at once.
-        runner = web.AppRunner(
+        runner = Runner(
             app,
+            self._config.max_connections,
+            self._turned_away,
             access_log=None,
             handler_cancellation=True,
             auto_decompress=False,
@@ -96,25 +99,23 @@ class Gateway:
             max_headers=_MAX_HEADERS,
             logger=_http_log(),
         )
-        await runner.setup()
         try:
-            assert runner.server is not None
-            door = Door(runner.server, self._config.max_connections, self._turned_away)
-            loop = asyncio.get_running_loop()
-            self._listening = await loop.create_server(door, host, port, backlog=_BACKLOG)
+            await runner.setup()
+            bound = await runner.listen(sockets)
         except BaseException:
             await runner.cleanup()
+            for each in sockets:
+                each.close()
             raise
         self._runner = runner
         self._purging = asyncio.ensure_future(self._purge())
-        bound: int = self._listening.sockets[0].getsockname()[1]
         return bound
 
     async def stop(self) -> None:
         """Take no more, let running serves end within the configured time, cut the rest, close. New requests are told
         so until the last one has ended."""
         runner, self._runner = self._runner, None
-        if runner is None or self._listening is None:
+        if runner is None:
             return
         self._health.draining = True
         if self._purging is not None:
@@ -122,9 +123,7 @@ class Gateway:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._purging
         await self._completions.drain(self._config.drain_s)
-        self._listening.close()
         await runner.cleanup()
-        await self._listening.wait_closed()
 
     def hurry(self) -> None:
         """Cut at once what a `stop` on its way still waits for."""
@@ -149,12 +148,13 @@ class Gateway:
         status = 499  # the client left before there was an answer
         try:
             response = await handler(request)
-            status = response.status
+            status = request.get(ENDED, response.status)
             return response
         finally:
             if access.isEnabledFor(logging.INFO):
                 took_ms = (time.monotonic() - began) * 1e3
-                path = request.path if request.match_info.route.resource is not None else "(unknown route)"
+                # as it was sent: decoded, it may hold line breaks and what terminals act on
+                path = request.rel_url.raw_path if request.match_info.route.resource is not None else "(unknown route)"
                 caller, serve = request.get(CALLER, "-"), request.get(SERVE, "-")
                 fields = {"method": request.method, "path": path, "status": status, "us": int(took_ms * 1e3)}
                 access.info(
@@ -175,7 +175,7 @@ class Gateway:
             status = status_of(e)
             if isinstance(e, _TURNED_DOWN) and SERVE not in request:
                 self.metrics.refused(e.code)
-            if status == 500:
+            if told(e) != str(e):
                 log.error("%s: %s", type(e).__name__, e)
             headers = headers_of(e)
             if SERVE in request:
@@ -186,7 +186,8 @@ class Gateway:
                 raise
             code = _HTTP_CODES.get(e.status)
             self.metrics.refused(code or f"http_{e.status}")
-            body = plain_error(e.reason.lower(), "invalid_request_error", code)
+            reason = f"body: over {self._config.max_body_bytes} bytes" if e.status == 413 else e.reason.lower()
+            body = plain_error(reason, "invalid_request_error", code)
             headers = {name: e.headers[name] for name in ("Allow",) if name in e.headers}
             return web.json_response(body, status=e.status, headers=headers)
         except ConnectionError:
@@ -214,7 +215,5 @@ class _WithoutContent(logging.Filter):
 
 
 async def _mark(request: web.Request, response: web.StreamResponse) -> None:
-    """Headers that every answer has. Nothing here is for a cache in between: answers and disclosures are private."""
-    response.headers["Server"] = "mesh"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers.setdefault("Cache-Control", "no-store")
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)

@@ -24,7 +24,7 @@ from mesh.gateway import shapes
 from mesh.gateway.backends import Backends, Placed
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.events import STREAM_TYPE, EventStream
-from mesh.gateway.faults import error_body, headers_of, status_of, where
+from mesh.gateway.faults import error_body, headers_of, status_of, told, where
 from mesh.gateway.intake import Intake
 from mesh.gateway.jsonbody import inflate, parse_object
 from mesh.gateway.openai import Call, parse_chat, parse_completion
@@ -41,10 +41,12 @@ OFF_LOOP_BYTES = 64 * 1024  # bodies from here on are parsed in a thread
 JSON_TYPE = "application/json"
 _MAX_KEY_CHARS = 255
 _CUT_S = 5.0  # after a cut, how long an engine may take to stop and a client to read the rest
+_HUNG_S = 10.0  # and how long after that an engine may take to notice that nobody wants more
 
 # What a handler tells the access log.
 CALLER = web.RequestKey("caller", str)
 SERVE = web.RequestKey("serve", str)
+ENDED = web.RequestKey("ended", int)  # the status of a stream that was broken off after its 200
 
 
 @dataclass(slots=True)
@@ -112,7 +114,8 @@ class Completions:
 
     async def drain(self, deadline_s: float) -> None:
         """Take nothing new and send away what waits; let what runs end until the deadline, then cut it. All of it is
-        sealed on return."""
+        sealed on return. An engine that does not even stop when it is told to is closed, which ends its serves as
+        failed."""
         self.draining = True
         self._backends.close()
         if self._running and deadline_s > 0:
@@ -127,6 +130,11 @@ class Completions:
             await asyncio.wait(set(self._running), timeout=_CUT_S)
         for sink in self._running.values():
             sink.abandon()
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=_HUNG_S)
+        if self._running:
+            log.error("serves that were told to end do not (%d): closing the engines", len(self._running))
+            await asyncio.gather(*(backend.engine.close() for backend in self._backends.all), return_exceptions=True)
         while self._running:
             await asyncio.wait(set(self._running))
 
@@ -211,12 +219,13 @@ class Completions:
         return await asyncio.to_thread(read)
 
     def _repeat_key(self, request: web.Request, caller: str, body: bytes) -> tuple[str, str, bytes] | None:
-        key = request.headers.get("Idempotency-Key")
-        if key is None:
+        keys = request.headers.getall("Idempotency-Key", ())
+        if not keys:
             return None
-        if not key or len(key) > _MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
+        key = keys[0]
+        if len(keys) > 1 or not key or len(key) > _MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
             raise BadRequest(
-                f"idempotency-key: expected 1 to {_MAX_KEY_CHARS} printable ascii characters",
+                f"idempotency-key: expected once, of 1 to {_MAX_KEY_CHARS} printable ascii characters",
                 code="invalid_value",
                 param="Idempotency-Key",
             )
@@ -301,10 +310,12 @@ class Completions:
                 first = await self._more(serve)
             await self._finish(stream, serve)
         except (ConnectionError, TimeoutError):  # the client is gone, or takes nothing
+            request[ENDED] = 499
             serve.sink.abandon()
             stream.abort()
         except Exception as e:  # noqa: BLE001  the headers are out, so that breaking off is all there is left to say
             log.error("unforeseen failure in a stream: %s", where(e))
+            request[ENDED] = 500
             serve.sink.abandon()
             stream.abort()
         return stream.response
@@ -319,6 +330,8 @@ class Completions:
         try:
             served = await self._ended(serve)
         except MeshError as e:
+            if told(e) != str(e):
+                log.error("%s: %s", type(e).__name__, e)
             await stream.send(shapes.event(error_body(e, serve_id=serve.headers["Mesh-Serve"])))
             return
         if isinstance(served, Repeated):  # it took longer than a keep-alive to find that out

@@ -158,6 +158,8 @@ class GgufBackend(_Backend):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     ubatch: Annotated[int, Field(ge=1, le=65_536)] | None = None
     chat_template: Annotated[str, Field(min_length=1)] | None = None  # a file, in place of the one in the model
+    tokenizer_pre: Annotated[str, Field(min_length=1, max_length=127)] | None = None  # where an old file names none
+    eos_id: Annotated[int, Field(ge=0, lt=2**31)] | None = None  # likewise
 
 
 class ReferenceBackend(_Backend):

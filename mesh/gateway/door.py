@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from aiohttp import web
-
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nServer: mesh\r\nRetry-After: 1\r\nConnection: close\r\n"
     b"Content-Type: application/json; charset=utf-8\r\nContent-Length: %d\r\n\r\n%s"
@@ -15,17 +13,19 @@ _BODY = b'{"error":{"message":"too many connections","type":"server_error","para
 
 
 class Door:
-    """Makes the protocol of each new connection: that of `server`, or one that says no where there are `limit`.
-    `turned_away` is told of each of those."""
+    """Makes the protocol of each new connection: with `make`, or one that says no where there is no room. `turned_away`
+    is told of each of those."""
 
-    def __init__(self, server: web.Server, limit: int, turned_away: Callable[[], None]) -> None:
-        self._server = server
-        self._limit = limit
+    def __init__(
+        self, make: Callable[[], asyncio.Protocol], room: Callable[[], bool], turned_away: Callable[[], None]
+    ) -> None:
+        self._make = make
+        self._room = room
         self._turned_away = turned_away
 
     def __call__(self) -> asyncio.Protocol:
-        if len(self._server.connections) < self._limit:
-            return self._server()
+        if self._room():
+            return self._make()
         self._turned_away()
         return _Full()
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from aiohttp import web
 
 from mesh.errors import BadRequest, Overloaded
+from mesh.gateway.listening import HttpFault, http_fault
 
 _RETRY_S = 1
 
@@ -41,9 +42,11 @@ class Intake:
             self.held_bytes -= claim
 
     async def read(self, request: web.Request) -> bytes:
-        """Raises BadRequest: `body_timeout`; web.HTTPRequestEntityTooLarge."""
+        """Raises BadRequest: `body_timeout`, `malformed_body`; web.HTTPRequestEntityTooLarge."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await request.read()
         except TimeoutError:
             raise BadRequest("body: not complete in time", code="body_timeout") from None
+        except HttpFault as e:
+            raise BadRequest(f"body: {http_fault(e)}", code="malformed_body") from None

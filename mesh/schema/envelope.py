@@ -214,6 +214,8 @@ def _take_apart(data: bytes) -> _Parts:
     if not isinstance(parts, (list, tuple)) or len(parts) != 4:
         raise StructureError("envelope: not an array of four")
     protected, unprotected, payload, signature = parts
+    if _holds_tag(parts):
+        raise StructureError("envelope: a tag within it")
     if type(protected) is not bytes or not isinstance(unprotected, Mapping):
         raise StructureError("envelope: headers are not a byte string and a map")
     if type(payload) is not bytes or len(payload) > MAX_PAYLOAD_BYTES:
@@ -232,6 +234,8 @@ def _read_header(protected: bytes) -> _Header:
         raise StructureError(f"protected header: {e}") from None
     if type(header) is not dict:
         raise StructureError("protected header: not a map")
+    if _holds_tag(header):
+        raise StructureError("protected header: a tag within it")
     if any(type(key) is not int for key in header) or tuple(sorted(header)) != _HEADER_KEYS:
         return _Header(_canonical_header(header) == protected, "protected header must hold exactly 1, 3, 4 and 15")
     algorithm, content_type, kid, claims = (header[key] for key in _HEADER_KEYS)
@@ -251,6 +255,14 @@ def _read_header(protected: bytes) -> _Header:
     return _Header(canonical, fault, content_type, kid, issuer, subject)
 
 
+def _holds_tag(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_tag(item) for pair in value.items() for item in pair)
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_tag, value))
+    return isinstance(value, cbor2.CBORTag)
+
+
 def _canonical_header(value: Any) -> bytes:
     """A header's one encoding. cbor2's own canonical order puts short keys first, RFC 8949 section 4.2.1 does not."""
     if isinstance(value, Mapping):
@@ -262,7 +274,8 @@ def _canonical_header(value: Any) -> bytes:
 
 
 def _check_unprotected(unprotected: Mapping[Any, Any]) -> None:
-    if list(unprotected) != [COSE_RECEIPTS]:
+    # 394.0 equals 394 and has an encoding of its own
+    if list(unprotected) != [COSE_RECEIPTS] or type(next(iter(unprotected))) is not int:
         raise HeaderError("envelope: the unprotected header may hold COSE Receipts (394) alone")
     proofs = unprotected[COSE_RECEIPTS]
     if not isinstance(proofs, (list, tuple)) or not proofs or any(type(proof) is not bytes for proof in proofs):

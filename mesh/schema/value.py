@@ -82,7 +82,7 @@ class Value(msgspec.Struct, metaclass=_ValueType):
         try:
             value = msgspec.convert(canonical.parse_unchecked(data, max_bytes=max_bytes), cls, builtin_types=_AS_CBOR)
         except msgspec.ValidationError as e:
-            canonical.decode(data, max_bytes=max_bytes)
+            canonical.decode_map(data, max_bytes=max_bytes)
             raise SchemaError(f"{cls.what()}: {explain(e)}") from None
         # A value has one encoding, so bytes that differ from it are misspelled: `decode` says how.
         if value.to_cbor() != data:
