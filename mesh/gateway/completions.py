@@ -25,8 +25,7 @@ from mesh.gateway.backends import Backends, Placed
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.events import STREAM_TYPE, EventStream
 from mesh.gateway.faults import error_body, headers_of, status_of, told, where
-from mesh.gateway.intake import Intake
-from mesh.gateway.jsonbody import inflate, parse_object
+from mesh.gateway.intake import JSON_TYPE, Intake
 from mesh.gateway.openai import Call, parse_chat, parse_completion
 from mesh.gateway.repeats import Answer, Answers
 from mesh.gateway.sink import TokenStream
@@ -37,8 +36,6 @@ from mesh.steward.steward import Steward
 
 log = logging.getLogger("mesh.gateway")
 
-OFF_LOOP_BYTES = 64 * 1024  # bodies from here on are parsed in a thread
-JSON_TYPE = "application/json"
 _MAX_KEY_CHARS = 255
 _CUT_S = 5.0  # after a cut, how long an engine may take to stop and a client to read the rest
 _HUNG_S = 10.0  # and how long after that an engine may take to notice that nobody wants more
@@ -142,7 +139,7 @@ class Completions:
         self._check_open()
         began = self._clock()
         with self._intake.place(request):
-            body, call = await self._read(request, parse)
+            body, call = await self._intake.read(request, lambda body: parse(body, self._random))
             repeat = self._repeat_key(request, request[CALLER], body)
             if repeat is not None and (held := self._answers.get(*repeat)) is not None:
                 return _held_answer(held)
@@ -201,22 +198,6 @@ class Completions:
     def _check_open(self) -> None:
         if self.draining:
             raise EngineUnavailable("the server is shutting down")
-
-    async def _read(self, request: web.Request, parse: Callable[..., Call]) -> tuple[bytes, Call]:
-        """The body and what it asks for. JSON has to be called JSON: a web page of another origin can send anything
-        else without the browser asking first."""
-        if request.content_type != JSON_TYPE:
-            raise BadRequest(f"content-type: expected {JSON_TYPE}", code="unsupported_media_type")
-        data = await self._intake.read(request)
-        encoding = ", ".join(request.headers.getall("Content-Encoding", ())) or None
-
-        def read() -> tuple[bytes, Call]:
-            body = inflate(data, encoding, max_bytes=self._config.max_body_bytes)
-            return body, parse(parse_object(body), self._random)
-
-        if encoding is None and len(data) < OFF_LOOP_BYTES:
-            return read()
-        return await asyncio.to_thread(read)
 
     def _repeat_key(self, request: web.Request, caller: str, body: bytes) -> tuple[str, str, bytes] | None:
         keys = request.headers.getall("Idempotency-Key", ())

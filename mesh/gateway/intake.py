@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from aiohttp import web
 
 from mesh.errors import BadRequest, Overloaded
+from mesh.gateway.jsonbody import inflate, parse_object
 from mesh.gateway.listening import HttpFault, http_fault
 
+JSON_TYPE = "application/json"
+_OFF_LOOP_BYTES = 64 * 1024  # bodies from here on are parsed in a thread
 _RETRY_S = 1
+
+T = TypeVar("T")
 
 
 class Intake:
@@ -41,8 +47,24 @@ class Intake:
         finally:
             self.held_bytes -= claim
 
-    async def read(self, request: web.Request) -> bytes:
-        """Raises BadRequest: `body_timeout`, `malformed_body`; web.HTTPRequestEntityTooLarge."""
+    async def read(self, request: web.Request, understand: Callable[[dict[str, Any]], T]) -> tuple[bytes, T]:
+        """The body and what it asks for. JSON has to be called JSON: a web page of another origin can send anything
+        else without the browser asking first. Raises BadRequest, web.HTTPRequestEntityTooLarge, and what `understand`
+        does."""
+        if request.content_type != JSON_TYPE:
+            raise BadRequest(f"content-type: expected {JSON_TYPE}", code="unsupported_media_type")
+        data = await self._in_time(request)
+        encoding = ", ".join(request.headers.getall("Content-Encoding", ())) or None
+
+        def read() -> tuple[bytes, T]:
+            body = inflate(data, encoding, max_bytes=self.max_bytes)
+            return body, understand(parse_object(body))
+
+        if encoding is None and len(data) < _OFF_LOOP_BYTES:
+            return read()
+        return await asyncio.to_thread(read)
+
+    async def _in_time(self, request: web.Request) -> bytes:
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await request.read()
