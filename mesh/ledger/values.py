@@ -8,10 +8,11 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Idempotency:
     """A client's `Idempotency-Key`. `body_mac` is a 32-byte keyed hash of the request's body: the body itself is not
-    kept."""
+    kept. `after` is the serve under this key that failed and whose place this one takes."""
 
     key: str
     body_mac: bytes
+    after: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
