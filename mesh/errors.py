@@ -24,6 +24,7 @@
     │   ├── Conflict               the idempotency key is in use
     │   ├── NoCandidate            no backend may serve this; each one's reason is listed
     │   └── Overloaded             try again later
+    ├── DeadlineExceeded           the time that a request had was over before its answer was whole
     ├── EngineError                an engine failed
     │   ├── EngineUnavailable      it cannot take a serve now
     │   │   └── WeightsChanged     the model files are no longer the ones that were digested
@@ -165,7 +166,7 @@ class Conflict(Refused):
 
 
 class NoCandidate(Refused):
-    """`reasons` maps each backend's id to why it may not serve the request."""
+    """`reasons` maps each backend's name to why it may not serve the request."""
 
     code = "no_candidate"
 
@@ -182,6 +183,10 @@ class Overloaded(Refused):
     def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(MeshError):
+    code = "deadline_exceeded"
 
 
 class EngineError(MeshError):

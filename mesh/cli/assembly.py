@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,7 +35,12 @@ class Assembly:
 
 @asynccontextmanager
 async def assembled(
-    state: State, specs: Sequence[EngineSpec], *, cpu_watts_u: int | None = None, keep_ns: int | None = None
+    state: State,
+    specs: Sequence[EngineSpec],
+    *,
+    cpu_watts_u: int | None = None,
+    keep_ns: int | None = None,
+    note: Callable[[str], None] = note,
 ) -> AsyncIterator[Assembly]:
     """A steward with its ledger, meters and running engines. The ledger opens before an engine loads, so that a
     second process on one key, or a ledger that contradicts itself, is found before anything is spent; and what the

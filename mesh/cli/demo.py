@@ -234,6 +234,7 @@ class _Collector:
     """A client that takes everything."""
 
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    cut_by: str | None = None
     count: int = 0
 
     def put(self, token: int) -> None:

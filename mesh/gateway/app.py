@@ -12,13 +12,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from aiohttp import web
 
 from mesh.engine.protocol import ServingEngine
-from mesh.errors import LedgerError, MeshError, UsageError
-from mesh.gateway.auth import Gatekeeper
+from mesh.errors import DeadlineExceeded, EngineUnavailable, LedgerError, MeshError, Refused
+from mesh.gateway import journal
+from mesh.gateway.auth import Authenticator, Gatekeeper, StaticKeys
+from mesh.gateway.backends import Backends, Route
 from mesh.gateway.completions import CALLER, ENDED, SERVE, Completions
 from mesh.gateway.config import GatewayConfig
+from mesh.gateway.cors import Cors
 from mesh.gateway.evidence import Evidence, Health
 from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, told, where
 from mesh.gateway.listening import HEADERS, Runner, take_address
+from mesh.gateway.metrics import Metrics
 from mesh.steward.steward import Steward
 
 log = logging.getLogger("mesh.gateway")
@@ -28,11 +32,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _OPEN_ROUTES = frozenset(("/healthz", "/readyz"))
 _PURGE_INTERVAL_S = 600.0
+_MAX_HEADERS = 64  # each of at most 8,190 bytes, which aiohttp sees to
+_TURNED_DOWN = (Refused, EngineUnavailable, LedgerError, DeadlineExceeded)
 _HTTP_CODES = {404: "unknown_route", 405: "method_not_allowed", 413: "body_too_large"}
 
 
 class Gateway:
-    """Serves `engines` under `steward`. `keys` are BLAKE3 digests (`b3:...`) of the bearer tokens that are let in."""
+    """Serves `engines` under `steward`. `keys` are BLAKE3 digests (`b3:...`) of the bearer tokens that are let in,
+    `authenticators` know other kinds of tokens, `origins` are the web pages of others that may use the server."""
 
     def __init__(
         self,
@@ -41,16 +48,21 @@ class Gateway:
         config: GatewayConfig,
         *,
         keys: Sequence[str] = (),
+        authenticators: Sequence[Authenticator] = (),
+        routes: Sequence[Route] = (),
+        origins: Sequence[str] = (),
     ) -> None:
-        names = [engine.recipe_id for engine in engines]
-        if len(set(names)) != len(names):
-            raise UsageError(f"two backends serve one model name: {', '.join(names)}")
         self._steward = steward
         self._config = config
-        self._gate = Gatekeeper(keys)
-        self._completions = Completions(steward, list(engines), config)
+        self._gate = Gatekeeper([*([StaticKeys(keys)] if keys else []), *authenticators])
+        self._cors = Cors(origins)
+        self.backends = Backends(steward, engines, config, routes)
+        self._completions = Completions(steward, self.backends, config)
+        self.metrics = Metrics(self.backends, steward.costs)
+        steward.observe(self.metrics.sealed)
+        steward.observe(journal.write)
+        self._evidence = Evidence(steward, self.backends, int(time.time()))
         self._health = Health(steward, engines)
-        self._evidence = Evidence(steward, engines, int(time.time()))
         self._runner: Runner | None = None
         self._purging: asyncio.Task[None] | None = None
 
@@ -71,13 +83,20 @@ class Gateway:
             ]
         )
         app.on_response_prepare.append(_mark)
+        app.on_response_prepare.append(self._cors.mark)
+        if self._config.metrics:
+            app.router.add_get("/metrics", self.metrics.show)
         # Bodies are inflated within our own bound, and a client that leaves ends its handler at once.
         runner = Runner(
             app,
+            self._config.max_connections,
+            self._turned_away,
             access_log=None,
             handler_cancellation=True,
             auto_decompress=False,
             shutdown_timeout=1.0,
+            keepalive_timeout=self._config.idle_timeout_s,
+            max_headers=_MAX_HEADERS,
             logger=_http_log(),
         )
         try:
@@ -93,7 +112,8 @@ class Gateway:
         return bound
 
     async def stop(self) -> None:
-        """Take no more, let running serves end within the configured time, cut the rest, close."""
+        """Take no more, let running serves end within the configured time, cut the rest, close. New requests are told
+        so until the last one has ended."""
         runner, self._runner = self._runner, None
         if runner is None:
             return
@@ -104,6 +124,13 @@ class Gateway:
                 await self._purging
         await self._completions.drain(self._config.drain_s)
         await runner.cleanup()
+
+    def hurry(self) -> None:
+        """Cut at once what a `stop` on its way still waits for."""
+        self._completions.hurried.set()
+
+    def _turned_away(self) -> None:
+        self.metrics.refused("too_many_connections")
 
     async def _purge(self) -> None:
         """Delete kept prompts and answers when their time is over."""
@@ -124,26 +151,30 @@ class Gateway:
             status = request.get(ENDED, response.status)
             return response
         finally:
-            access.info(
-                "%s %s %d %.1f ms caller=%s serve=%s",
-                request.method,
+            if access.isEnabledFor(logging.INFO):
+                took_ms = (time.monotonic() - began) * 1e3
                 # as it was sent: decoded, it may hold line breaks and what terminals act on
-                request.rel_url.raw_path if request.match_info.route.resource is not None else "(unknown route)",
-                status,
-                (time.monotonic() - began) * 1e3,
-                request.get(CALLER, "-"),
-                request.get(SERVE, "-"),
-            )
+                path = request.rel_url.raw_path if request.match_info.route.resource is not None else "(unknown route)"
+                caller, serve = request.get(CALLER, "-"), request.get(SERVE, "-")
+                fields = {"method": request.method, "path": path, "status": status, "us": int(took_ms * 1e3)}
+                access.info(
+                    "%s %s %d %.1f ms caller=%s serve=%s", request.method, path, status, took_ms, caller, serve,
+                    extra={"fields": {**fields, "caller": caller, "serve": serve}},
+                )  # fmt: skip
 
     @web.middleware
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Every error in one shape; what nobody foresaw is a 500 that tells a client nothing."""
+        if (preflight := self._cors.preflight(request)) is not None:
+            return preflight
         try:
             if request.path not in _OPEN_ROUTES:
-                request[CALLER] = self._gate.caller(request.headers.get("Authorization"), request.headers.get("Host"))
+                request[CALLER] = self._gate.credential(request.headers).caller
             return await handler(request)
         except MeshError as e:
             status = status_of(e)
+            if isinstance(e, _TURNED_DOWN) and SERVE not in request:
+                self.metrics.refused(e.code)
             if told(e) != str(e):
                 log.error("%s: %s", type(e).__name__, e)
             headers = headers_of(e)
@@ -153,8 +184,10 @@ class Gateway:
         except web.HTTPException as e:
             if e.status < 400:
                 raise
+            code = _HTTP_CODES.get(e.status)
+            self.metrics.refused(code or f"http_{e.status}")
             reason = f"body: over {self._config.max_body_bytes} bytes" if e.status == 413 else e.reason.lower()
-            body = plain_error(reason, "invalid_request_error", _HTTP_CODES.get(e.status))
+            body = plain_error(reason, "invalid_request_error", code)
             headers = {name: e.headers[name] for name in ("Allow",) if name in e.headers}
             return web.json_response(body, status=e.status, headers=headers)
         except ConnectionError:

@@ -18,30 +18,26 @@ from typing import Any
 
 from aiohttp import web
 
-from mesh.engine.protocol import ServingEngine, TextEngine
-from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, MeshError
+from mesh.engine.protocol import TextEngine
+from mesh.errors import BadRequest, DeadlineExceeded, EngineFailed, EngineUnavailable, MeshError
 from mesh.gateway import shapes
+from mesh.gateway.backends import Backends, Placed
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.events import STREAM_TYPE, EventStream
 from mesh.gateway.faults import error_body, headers_of, status_of, told, where
-from mesh.gateway.jsonbody import inflate, parse_object
-from mesh.gateway.listening import HttpFault, http_fault
+from mesh.gateway.intake import JSON_TYPE, Intake
 from mesh.gateway.openai import Call, parse_chat, parse_completion
-from mesh.gateway.preparing import Prepared, choose, prepare
 from mesh.gateway.repeats import Answer, Answers
-from mesh.gateway.room import Room
 from mesh.gateway.sink import TokenStream
 from mesh.ledger import Idempotency
 from mesh.schema.ids import ContentId, serve_id_text
 from mesh.steward.serves import Repeated, SealedServe
-from mesh.steward.steward import Admitted, Steward
+from mesh.steward.steward import Steward
 
 log = logging.getLogger("mesh.gateway")
 
-OFF_LOOP_BYTES = 64 * 1024  # bodies from here on are parsed in a thread
-JSON_TYPE = "application/json"
 _MAX_KEY_CHARS = 255
-_CUT_S = 5.0  # after the cut at shutdown, how long a client may take to read the rest
+_CUT_S = 5.0  # after a cut, how long an engine may take to stop and a client to read the rest
 _HUNG_S = 10.0  # and how long after that an engine may take to notice that nobody wants more
 
 # What a handler tells the access log.
@@ -55,48 +51,57 @@ class _Serve:
     """A serve on its way, and everything its handler needs to say of it."""
 
     call: Call
-    prepared: Prepared
+    placed: Placed
     shape: shapes.Shape
     sink: TokenStream
     task: asyncio.Task[SealedServe | Repeated]
     repeat: tuple[str, str, bytes] | None  # caller, key and body's keyed hash
+    deadline: float
+    failed: tuple[SealedServe, ...]  # on other backends, before any token
+    first: str | None = None  # what its stream begins with
 
     @property
     def headers(self) -> dict[str, str]:
         return {"Mesh-Serve": serve_id_text(self.shape.serve_id)}
 
     def mesh_object(self, served: SealedServe) -> dict[str, Any]:
-        return shapes.mesh_object(
+        told = shapes.mesh_object(
             served,
             incomplete=self.sink.incomplete,
             disclose=self.call.mesh.disclose,
-            prompt=self.prepared.text,
+            prompt=self.placed.prepared.text,
         )
+        told["recipe_id"] = served.receipt.engine.recipe_id  # which may be asked for by another name
+        if self.failed:
+            told["failed_before"] = [
+                {"serve_id": serve_id_text(one.receipt.serve_id), "receipt_id": one.sealed.id.text}
+                for one in self.failed
+            ]
+        return told
 
 
 class Completions:
-    """The handlers of both routes, over the engines there are."""
+    """The handlers of both routes, over the backends there are."""
 
     def __init__(
         self,
         steward: Steward,
-        engines: list[ServingEngine],
+        backends: Backends,
         config: GatewayConfig,
         *,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._steward = steward
-        self._engines = engines
+        self._backends = backends
         self._config = config
         self._clock = clock
         self._random = random
-        self._rooms = {
-            engine.recipe_id: Room(engine.slots, config.queue, config.queue_wait_s, clock) for engine in engines
-        }
+        self._intake = Intake(config.max_body_bytes, config.body_memory_bytes, config.body_timeout_s)
         self._answers = Answers(config.repeat_answers, config.repeat_bytes, config.repeat_s, clock)
         self._running: dict[asyncio.Task[Any], TokenStream] = {}
         self.draining = False
+        self.hurried = asyncio.Event()  # nobody wants to wait for the rest of a drain
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         return await self._handle(request, parse_chat, chat=True)
@@ -105,13 +110,19 @@ class Completions:
         return await self._handle(request, parse_completion, chat=False)
 
     async def drain(self, deadline_s: float) -> None:
-        """Take nothing new; let what runs end until the deadline, then cut it. All of it is sealed on return. An engine
-        that does not even stop when it is told to is closed, which ends its serves as failed."""
+        """Take nothing new and send away what waits; let what runs end until the deadline, then cut it. All of it is
+        sealed on return. An engine that does not even stop when it is told to is closed, which ends its serves as
+        failed."""
         self.draining = True
+        self._backends.close()
         if self._running and deadline_s > 0:
-            await asyncio.wait(set(self._running), timeout=deadline_s)
+            ended = asyncio.ensure_future(asyncio.wait(set(self._running), timeout=deadline_s))
+            hurried = asyncio.ensure_future(self.hurried.wait())
+            await asyncio.wait({ended, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            for wait in (ended, hurried):
+                wait.cancel()
         for sink in self._running.values():
-            sink.cancelled.set()
+            sink.cut("shutdown")
         if self._running:
             await asyncio.wait(set(self._running), timeout=_CUT_S)
         for sink in self._running.values():
@@ -120,73 +131,73 @@ class Completions:
             await asyncio.wait(set(self._running), timeout=_HUNG_S)
         if self._running:
             log.error("serves that were told to end do not (%d): closing the engines", len(self._running))
-            await asyncio.gather(*(engine.close() for engine in self._engines), return_exceptions=True)
+            await asyncio.gather(*(backend.engine.close() for backend in self._backends.all), return_exceptions=True)
         while self._running:
             await asyncio.wait(set(self._running))
 
     async def _handle(self, request: web.Request, parse: Callable[..., Call], *, chat: bool) -> web.StreamResponse:
         self._check_open()
-        caller = request[CALLER]
-        body, call = await self._read(request, parse)
-        repeat = self._repeat_key(request, caller, body)
-        if repeat is not None and (held := self._answers.get(*repeat)) is not None:
-            return _held_answer(held)
-        engine = choose(self._engines, call.model)
-        room = self._rooms[engine.recipe_id]
-        if room.full:  # said before the work of tokenizing
-            raise room.overloaded()
-        prepared = await prepare(call, engine, default_max_tokens=self._config.default_max_tokens)
-        admitted = await self._steward.admit(prepared.request, [engine], caller=caller)
-        if await room.enter():
-            try:
-                # while this one waited, the engine may have gone
-                self._check_open()
-                admitted = await self._steward.admit(prepared.request, [engine], caller=caller)
-            except BaseException:
-                room.leave(self._clock())
-                raise
-        serve = self._start(call, prepared, admitted, repeat, room, chat=chat)
-        request[SERVE] = serve_id_text(serve.shape.serve_id)
+        began = self._clock()
+        with self._intake.place(request):
+            body, call = await self._intake.read(request, lambda body: parse(body, self._random))
+            repeat = self._repeat_key(request, request[CALLER], body)
+            if repeat is not None and (held := self._answers.get(*repeat)) is not None:
+                return _held_answer(held)
+            deadline = began + min(call.mesh.deadline_s or self._config.deadline_s, self._config.deadline_s)
+            placed = await self._backends.place(call, request[CALLER], deadline)
+            serve = self._start(call, placed, repeat, deadline, chat=chat)
+            while True:
+                request[SERVE] = serve.headers["Mesh-Serve"]
+                try:
+                    again = await self._again(request, serve)
+                    if again is not None:
+                        serve = again
+                        continue
+                    if call.stream:
+                        return await self._streamed(request, serve)
+                    return await self._plain(serve)
+                except asyncio.CancelledError:  # the client is gone
+                    serve.sink.abandon()
+                    raise
+                except MeshError:
+                    if serve.task.done() and not serve.sink.settled:
+                        del request[SERVE]  # it never began, so nobody should look for its receipt
+                    raise
+
+    async def _again(self, request: web.Request, serve: _Serve) -> _Serve | None:
+        """Waits until there is something to answer. Where instead the engine failed before its first token, starts the
+        request on another backend, as a serve of its own with a receipt of its own; None where there is no other."""
+        if serve.call.stream:
+            serve.first = await serve.sink.take(self._config.keep_alive_s)
+            if serve.first is not None:
+                return None
+        served = await self._ended(serve)
+        if isinstance(served, Repeated) or not _failed_early(served) or self.draining:
+            return None
+        failed = (*serve.failed, served)
+        tried = {one.receipt.engine.recipe_id for one in failed}
+        others = {backend.name for backend in self._backends.named(serve.call.model)} - tried
+        if not others or len(failed) >= self._config.attempts:
+            return None
         try:
-            if call.stream:
-                return await self._streamed(request, serve)
-            return await self._plain(serve)
-        except asyncio.CancelledError:  # the client is gone
+            placed = await self._backends.place(serve.call, request[CALLER], serve.deadline, tried=tried)
+        except MeshError as e:
+            log.info("no other backend takes over from a failed one: %s", e.code)
+            return None
+        return self._start(serve.call, placed, serve.repeat, serve.deadline, chat=serve.shape.chat, failed=failed)
+
+    async def _ended(self, serve: _Serve) -> SealedServe | Repeated:
+        """What became of a serve. Raises DeadlineExceeded where it does not end although it was called off: it is
+        sealed when it does."""
+        await asyncio.wait({serve.task}, timeout=max(serve.deadline + _CUT_S - self._clock(), 0))
+        if not serve.task.done():
             serve.sink.abandon()
-            raise
-        except MeshError:
-            if not serve.sink.settled:
-                del request[SERVE]  # it never began, so nobody should look for its receipt
-            raise
+            raise DeadlineExceeded("the request's time is over and the engine does not stop; once it does it is sealed")
+        return serve.task.result()
 
     def _check_open(self) -> None:
         if self.draining:
             raise EngineUnavailable("the server is shutting down")
-
-    async def _read(self, request: web.Request, parse: Callable[..., Call]) -> tuple[bytes, Call]:
-        """The body and what it asks for. JSON has to be called JSON: a web page of another origin can send anything
-        else without the browser asking first."""
-        if request.content_type != JSON_TYPE:
-            raise BadRequest(f"content-type: expected {JSON_TYPE}", code="unsupported_media_type")
-        data = await self._body(request)
-        encoding = ", ".join(request.headers.getall("Content-Encoding", ())) or None
-
-        def read() -> tuple[bytes, Call]:
-            body = inflate(data, encoding, max_bytes=self._config.max_body_bytes)
-            return body, parse(parse_object(body), self._random)
-
-        if encoding is None and len(data) < OFF_LOOP_BYTES:
-            return read()
-        return await asyncio.to_thread(read)
-
-    async def _body(self, request: web.Request) -> bytes:
-        try:
-            async with asyncio.timeout(self._config.body_timeout_s):
-                return await request.read()
-        except TimeoutError:
-            raise BadRequest("body: not complete in time", code="body_timeout") from None
-        except HttpFault as e:
-            raise BadRequest(f"body: {http_fault(e)}", code="malformed_body") from None
 
     def _repeat_key(self, request: web.Request, caller: str, body: bytes) -> tuple[str, str, bytes] | None:
         keys = request.headers.getall("Idempotency-Key", ())
@@ -204,43 +215,49 @@ class Completions:
     def _start(
         self,
         call: Call,
-        prepared: Prepared,
-        admitted: Admitted,
+        placed: Placed,
         repeat: tuple[str, str, bytes] | None,
-        room: Room,
+        deadline: float,
         *,
         chat: bool,
+        failed: tuple[SealedServe, ...] = (),
     ) -> _Serve:
-        engine = admitted.engine
+        started = self._clock()
+        if self.draining:
+            placed.backend.room.leave(started)
+            self._check_open()
+        engine, prepared = placed.engine, placed.prepared
         piece = engine.piece if isinstance(engine, TextEngine) else lambda token: b""
         sink = TokenStream(piece, prepared.request.sampling.stop, streamed=call.stream)
         serve_id = self._steward.new_serve_id()
-        started = self._clock()
+        after = failed[-1].receipt.serve_id if failed else None
         task = asyncio.ensure_future(
             self._steward.serve(
-                admitted,
+                placed.admitted,
                 prepared.ids,
                 sink,
                 serve_id=serve_id,
-                idempotency=None if repeat is None else Idempotency(repeat[1], repeat[2]),
+                idempotency=None if repeat is None else Idempotency(repeat[1], repeat[2], after),
                 prompt_text=prepared.text,
             )
         )
         self._running[task] = sink
+        timer = asyncio.get_running_loop().call_later(max(deadline - started, 0), sink.cut, "deadline")
 
         def ended(task: asyncio.Task[Any]) -> None:
+            timer.cancel()
             sink.close()
-            room.leave(started)
+            placed.backend.room.leave(started)
             del self._running[task]
             if not task.cancelled():
                 task.exception()  # a handler that is gone asks for it no more
 
         task.add_done_callback(ended)
         shape = shapes.Shape(chat, serve_id, call.model, int(time.time()))
-        return _Serve(call, prepared, shape, sink, task, repeat)
+        return _Serve(call, placed, shape, sink, task, repeat, deadline, failed)
 
     async def _plain(self, serve: _Serve) -> web.Response:
-        served = await asyncio.shield(serve.task)
+        served = await self._ended(serve)
         if isinstance(served, Repeated):
             return await self._repeated(served, streamed=False)
         if (fault := _fault_of(served)) is not None:
@@ -255,10 +272,10 @@ class Completions:
         return web.Response(body=body, content_type=JSON_TYPE, charset="utf-8", headers=headers)
 
     async def _streamed(self, request: web.Request, serve: _Serve) -> web.StreamResponse:
-        first = await serve.sink.take(self._config.keep_alive_s)
+        first = serve.first
         if first is None:
             # it ended without text: a refusal before the intent still has a status of its own
-            served = await asyncio.shield(serve.task)
+            served = await self._ended(serve)
             if isinstance(served, Repeated):
                 return await self._repeated(served, streamed=True)
             if (fault := _fault_of(served)) is not None:
@@ -271,7 +288,7 @@ class Completions:
             while first is not None:
                 await stream.send(shapes.event(serve.shape.text(first)) if first else shapes.KEEP_ALIVE)
                 serve.sink.wrote()
-                first = await serve.sink.take(self._config.keep_alive_s)
+                first = await self._more(serve)
             await self._finish(stream, serve)
         except (ConnectionError, TimeoutError):  # the client is gone, or takes nothing
             request[ENDED] = 499
@@ -284,9 +301,15 @@ class Completions:
             stream.abort()
         return stream.response
 
+    async def _more(self, serve: _Serve) -> str | None:
+        """The next text; None at the end, also that of the patience with an engine that was called off."""
+        left_s = serve.deadline + _CUT_S - self._clock()
+        text = await serve.sink.take(max(min(self._config.keep_alive_s, left_s), 0))
+        return None if text == "" and serve.deadline + _CUT_S <= self._clock() else text
+
     async def _finish(self, stream: EventStream, serve: _Serve) -> None:
         try:
-            served = await asyncio.shield(serve.task)
+            served = await self._ended(serve)
         except MeshError as e:
             if told(e) != str(e):
                 log.error("%s: %s", type(e).__name__, e)
@@ -331,19 +354,27 @@ class Completions:
         return shapes.repeated(served.serve_id, ContentId(entry.receipt_id))
 
 
-def _fault_of(served: SealedServe) -> EngineError | None:
+def _failed_early(served: SealedServe) -> bool:
+    """Whether the engine failed before it made a token, so that another may start afresh."""
+    outcome = served.receipt.outcome
+    return served.error is not None and outcome.finish == "engine-error" and outcome.tokens_out == 0
+
+
+def _fault_of(served: SealedServe) -> MeshError | None:
     """Why a sealed serve is no answer; None where it is one."""
     outcome = served.receipt.outcome
     match outcome.finish:
         case "stop" | "length":
             return None
+        case "cancelled" if outcome.reason == "deadline":
+            return DeadlineExceeded("the request's time is over; the answer was cut")
         case "cancelled":
             return EngineUnavailable("the server is shutting down; the answer was cut")
         case _:
             return served.error or EngineFailed(f"the engine broke its promise: {outcome.reason}")
 
 
-def _failed(fault: EngineError, serve: _Serve, served: SealedServe) -> web.Response:
+def _failed(fault: MeshError, serve: _Serve, served: SealedServe) -> web.Response:
     headers = {**serve.headers, **headers_of(fault), "Mesh-Receipt": served.sealed.id.text}
     return web.json_response(error_body(fault, **serve.mesh_object(served)), status=status_of(fault), headers=headers)
 

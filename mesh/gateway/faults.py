@@ -9,6 +9,7 @@ from typing import Any
 from mesh.errors import (
     BadRequest,
     Conflict,
+    DeadlineExceeded,
     EngineError,
     EngineUnavailable,
     Forbidden,
@@ -44,6 +45,7 @@ _KINDS: tuple[tuple[type[MeshError], int, str], ...] = (
     (NotFound, 404, "invalid_request_error"),
     (Conflict, 409, "invalid_request_error"),
     (Overloaded, 429, "rate_limit_error"),
+    (DeadlineExceeded, 504, "server_error"),
     (EngineUnavailable, 503, "server_error"),
     (EngineError, 502, "server_error"),
     (LedgerError, 503, "server_error"),

@@ -7,11 +7,12 @@ import functools
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aiohttp import http_exceptions, web
 
+from mesh.gateway.door import Door
 from mesh.gateway.faults import INTERNAL, plain_error, where
 
 # That every answer has. Nothing is for a cache in between: answers and disclosures are private.
@@ -70,12 +71,21 @@ def take_address(host: str, port: int) -> list[socket.socket]:
 
 
 class Runner(web.AppRunner):
-    """Answers what is no HTTP like every other fault, and logs it in one line."""
+    """Answers what is no HTTP like every other fault, and logs it in one line. No more than `limit` connections are
+    open at once; `turned_away` is told of each that is one too many."""
+
+    def __init__(self, app: web.Application, limit: int, turned_away: Callable[[], None], **options: Any) -> None:
+        super().__init__(app, **options)
+        self._limit = limit
+        self._turned_away = turned_away
 
     @property
     def server(self) -> Any:
         server = super().server
-        return None if server is None else functools.partial(_Connection, server, loop=server._loop, **server._kwargs)
+        if server is None:
+            return None
+        make = functools.partial(_Connection, server, loop=server._loop, **server._kwargs)
+        return Door(make, lambda: len(server.connections) < self._limit, self._turned_away)
 
     async def listen(self, sockets: Sequence[socket.socket]) -> int:
         """Returns the port."""

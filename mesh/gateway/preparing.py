@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from mesh.engine.protocol import ServingEngine, TextEngine
-from mesh.errors import BadRequest, ContextLengthExceeded, NotFound
+from mesh.errors import BadRequest, ContextLengthExceeded
 from mesh.gateway.openai import Call
 from mesh.schema.request import ServeRequest, prompt_hash_of_ids, prompt_hash_of_text
 
@@ -19,15 +19,6 @@ class Prepared:
     request: ServeRequest
     ids: tuple[int, ...] = field(repr=False)
     text: str | None = field(repr=False)
-
-
-def choose(engines: Sequence[ServingEngine], model: str) -> ServingEngine:
-    """The engine that serves `model`. Raises NotFound (`model_not_found`) naming those that are served."""
-    for engine in engines:
-        if engine.recipe_id == model:
-            return engine
-    served = ", ".join(repr(engine.recipe_id) for engine in engines)
-    raise NotFound(f"model {model!r} is not served here; served: {served}", code="model_not_found", param="model")
 
 
 async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int) -> Prepared:

@@ -18,6 +18,7 @@ class TokenStream:
 
     def __init__(self, piece: Callable[[int], bytes], stops: Sequence[str], *, streamed: bool) -> None:
         self.cancelled = asyncio.Event()
+        self.cut_by: str | None = None
         self.settled = False
         self._piece = piece
         self._text = TextStream(stops)
@@ -55,8 +56,14 @@ class TokenStream:
     def abandon(self) -> None:
         """The client is gone: the engine is told, and nobody waits for a writer any longer."""
         self._abandoned = True
-        self.cancelled.set()
+        self.cut("client-gone")
         self._all_written.set()
+
+    def cut(self, by: str) -> None:
+        """Call the engine off; who did so first is what the receipt says."""
+        if not self.cancelled.is_set():
+            self.cut_by = by
+            self.cancelled.set()
 
     def whole(self) -> str:
         """All text of a plain answer."""

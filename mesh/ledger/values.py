@@ -10,10 +10,11 @@ from mesh.grant.draw import Draw
 @dataclass(frozen=True, slots=True)
 class Idempotency:
     """A client's `Idempotency-Key`. `body_mac` is a 32-byte keyed hash of the request's body: the body itself is not
-    kept."""
+    kept. `after` is the serve under this key that failed and whose place this one takes."""
 
     key: str
     body_mac: bytes
+    after: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def intent_work(intent: Intent) -> Callable[[Transaction], bytes | None]:
         db = transaction.db
         if key is not None:
             first = _first_serve(transaction, intent.caller, key.key, key.body_mac)
-            if first is not None:
+            if first is not None and first != key.after:
                 return first
         db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (digest, intent.settings))
         db.execute(
@@ -36,7 +36,8 @@ def intent_work(intent: Intent) -> Callable[[Transaction], bytes | None]:
         )  # fmt: skip
         if key is not None:
             db.execute(
-                "INSERT INTO idempotency VALUES (?, ?, ?, ?)", (intent.caller, key.key, key.body_mac, intent.serve_id)
+                "INSERT OR REPLACE INTO idempotency VALUES (?, ?, ?, ?)",
+                (intent.caller, key.key, key.body_mac, intent.serve_id),
             )
         reserve(db, intent.serve_id, intent.draws)
         return None

@@ -32,7 +32,8 @@ from mesh.schema.limits import MAX_PAYLOAD_BYTES
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import VERSION, EngineBlock, Receipt
 from mesh.schema.request import ServeRequest, pack_ids, payload_digest
-from mesh.steward.admission import Admitted, admit
+from mesh.steward.admission import Admitted, Offer, Standing, admit
+from mesh.steward.costs import SEED_RECEIPTS, Costs
 from mesh.steward.described import Described, describe
 from mesh.steward.disclosing import kept_disclosure
 from mesh.steward.judge import judge
@@ -40,6 +41,9 @@ from mesh.steward.recorder import Recorder, run
 from mesh.steward.serves import Delivery, Repeated, SealedServe
 
 log = logging.getLogger(__name__)
+
+Observer = Callable[[Sealed, float], None]
+"""Is told of a receipt and of the seconds that its seal took."""
 
 
 class Steward:
@@ -67,6 +71,9 @@ class Steward:
         self._described: dict[tuple[bytes, bool], Described] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._unsealed: dict[bytes, tuple[Callable[[Position], Sealed], Kept | None]] = {}
+        self.costs = Costs()
+        self.costs.learn_ledger(ledger.reader.receipts(limit=SEED_RECEIPTS, newest_first=True), key.public)
+        self._observers: list[Observer] = []
         self._epoch: bytes | None = None
         self._epoch_seq = self._checkpointed = ledger.reader.count()
 
@@ -87,6 +94,10 @@ class Steward:
         """False from a seal that could not be written until one can."""
         return not self._unsealed
 
+    def observe(self, observer: Observer) -> None:
+        """Have `observer` called, on the event loop, with every receipt from now on once it is sealed."""
+        self._observers.append(observer)
+
     def new_serve_id(self) -> bytes:
         return serve_id_from(self._clock_ns() // 1_000_000, self._random(10))
 
@@ -106,7 +117,11 @@ class Steward:
     ) -> Admitted:
         """Choose who serves the request, before anything is written. Raises NoCandidate or EngineUnavailable. `grant`
         has its place here and is decided over what will really run."""
-        return await admit(request, candidates, caller=caller)
+        return await self.choose([Offer(request, engine) for engine in candidates], caller=caller)
+
+    async def choose(self, offers: Sequence[Offer], *, caller: str, standing: Standing | None = None) -> Admitted:
+        """`admit`, where each backend has its own reading of the request. Raises Overloaded too."""
+        return await admit(offers, caller=caller, costs=self.costs, standing=standing)
 
     async def serve(
         self,
@@ -175,7 +190,7 @@ class Steward:
             described.block,
             recorder.put_ids,
             served,
-            cancelled=sink.cancelled.is_set(),
+            cut_by=(sink.cut_by or "client-gone") if sink.cancelled.is_set() else None,
             delivered=delivered,
         )
         request_id = request.id
@@ -232,11 +247,17 @@ class Steward:
         return seal(receipt, self._key)
 
     async def _seal(self, serve_id: bytes, make: Callable[[Position], Sealed], kept: Kept | None) -> Sealed:
+        began = time.monotonic()
         try:
-            return await self._ledger.seal_async(serve_id, make, kept)
+            sealed = await self._ledger.seal_async(serve_id, make, kept)
         except LedgerUnwritable:
             self._unsealed[serve_id] = (make, kept)
             raise
+        self.costs.learn(sealed.value)
+        took_s = time.monotonic() - began
+        for observe in self._observers:
+            observe(sealed, took_s)
+        return sealed
 
     async def seal_leftovers(self) -> None:
         """Seal what a full disk kept from being sealed. Raises LedgerUnwritable while it still does."""

@@ -92,9 +92,9 @@ def test_many_clients_leaving_at_any_time_leave_one_receipt_each_and_no_slot_tak
 
             await asyncio.gather(*(leave_after(n) for n in range(0, 60, 2)), *(leave_after(n) for n in range(1, 60, 4)))
             completions = gate.gateway._completions
-            while completions._running or completions._rooms["reference"].waiting:
+            while completions._running or gate.gateway.backends.all[0].room.waiting:
                 await asyncio.sleep(0.005)
-            assert not completions._rooms["reference"].full
+            assert gate.gateway.backends.all[0].room.running == 0
             assert gate.steward.reader.open_intents() == []
             assert [entry.seq for entry in gate.steward.reader.receipts()] == list(range(gate.steward.reader.count()))
             assert (await gate.post(ask())).status == 200
@@ -121,7 +121,7 @@ def test_engine_that_dies_before_the_first_text_is_a_502_with_a_receipt(tmp_path
 def test_engine_that_dies_in_a_stream_ends_it_in_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path, Scripted([b"a", b"b"], die_at=1, hold_at=1)) as gate, gate.sdk() as client:
-            engine = gate.gateway._completions._engines[0]
+            engine = gate.gateway.backends.all[0].engine
             assert isinstance(engine, Scripted)
             engine.go.set()
             reply = await gate.post(script(stream=True))

@@ -107,7 +107,7 @@ def test_request_that_cannot_be_served_is_refused(
                 assert reply.error["type"] == "invalid_request_error"
                 assert "Mesh-Serve" not in reply.headers
             if code[1] == "no_candidate":
-                assert list(reply.error["reasons"]) == [ReferenceEngine().backend_id]
+                assert list(reply.error["reasons"]) == ["reference"]
             assert gate.steward.reader.count() == 0
 
     asyncio.run(main())
@@ -244,7 +244,7 @@ def test_full_queue_is_told_when_to_come_back(tmp_path: Path) -> None:
             running_one = asyncio.ensure_future(gate.post(script()))
             await engine.held.wait()
             waiting = asyncio.ensure_future(gate.post(script()))
-            while gate.gateway._completions._rooms["scripted"].waiting == 0:
+            while gate.gateway.backends.all[0].room.waiting == 0:
                 await asyncio.sleep(0)
             refused = await gate.post(script())
             assert refused.code == (429, "overloaded")
@@ -263,7 +263,7 @@ def test_request_that_leaves_the_queue_leaves_nothing(tmp_path: Path) -> None:
         async with house(tmp_path, engine) as gate:
             running_one = asyncio.ensure_future(gate.post(script()))
             await engine.held.wait()
-            room = gate.gateway._completions._rooms["scripted"]
+            room = gate.gateway.backends.all[0].room
             waiting = asyncio.ensure_future(gate.post(script()))
             while room.waiting == 0:
                 await asyncio.sleep(0)
