@@ -8,16 +8,19 @@ from typing import Any
 from mesh.errors import Forbidden
 from mesh.grant.block import NO_PARENT, Block, GrantBlock, closing_signed, seal_block
 from mesh.grant.chain import Chain, Grant, verify_unvouched
+from mesh.schema.canonical import decode_map, encode
 from mesh.schema.envelope import SigningKey
+from mesh.schema.limits import MAX_GRANT_BYTES
 from mesh.schema.receipt import VERSION
 
 Random = Callable[[int], bytes]
 
 
 def issue(key: SigningKey, caveats: Mapping[str, Any], *, random: Random) -> bytes:
-    """A new grant of the issuer `key`, open. Raises SchemaError or PayloadError for caveats that cannot stand."""
+    """A new grant of the issuer `key`, open. Raises EncodingError, SchemaError or PayloadError for caveats that
+    cannot stand."""
     bearer = SigningKey(random(32))
-    value = GrantBlock.of(v=VERSION, next=bearer.public, caveats=dict(caveats), nonce=random(16))
+    value = GrantBlock.of(v=VERSION, next=bearer.public, caveats=_plain(caveats), nonce=random(16))
     return _grown((), seal_block(value, key, NO_PARENT), bearer)
 
 
@@ -26,7 +29,7 @@ def attenuate(chain: Chain, caveats: Mapping[str, Any], *, random: Random) -> by
     long."""
     key = _bearer(chain)
     after = SigningKey(random(32))
-    value = GrantBlock.of(v=VERSION, next=after.public, caveats=dict(caveats))
+    value = GrantBlock.of(v=VERSION, next=after.public, caveats=_plain(caveats))
     return _grown(chain.blocks, seal_block(value, key, chain.id), after)
 
 
@@ -36,6 +39,11 @@ def close(chain: Chain) -> bytes:
     data = Grant.of(blocks=[block.envelope for block in chain.blocks], closing=closing).to_bytes()
     verify_unvouched(data)
     return data
+
+
+def _plain(caveats: Mapping[str, Any]) -> dict[str, Any]:
+    """As a reader will find them: content ids are byte strings there. Raises EncodingError for what has no encoding."""
+    return decode_map(encode(dict(caveats)), max_bytes=MAX_GRANT_BYTES)
 
 
 def _bearer(chain: Chain) -> SigningKey:
