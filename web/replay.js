@@ -137,10 +137,8 @@ function otherEngine(engine, replayer) {
  */
 function finished(decoding, maxTokens, cut) {
   if ("failed" in decoding) return null;
-  const made = decoding.tokens.length / 4;
-  if (decoding.finish === "length" && made !== maxTokens) return null;
-  if (cut === undefined) return decoding;
-  return made < cut ? null : { ...decoding, tokens: decoding.tokens.subarray(0, 4 * cut) };
+  if (cut !== undefined) return { ...decoding, tokens: decoding.tokens.subarray(0, 4 * cut) };
+  return decoding.finish === "length" && decoding.tokens.length / 4 !== maxTokens ? null : decoding;
 }
 
 /** Row 12. @param {any} outcome @param {Decoding} a @param {number} [cut] @returns {string|null} */
@@ -159,8 +157,9 @@ function sameDecoding(a, b, cut) {
 
 /** @param {any} disclosure @param {Replayer} replayer @returns {boolean} the payload is what the prompt's hash is of */
 function promptChecked({ request, payload, prompt }, { encodings }) {
-  if (same(promptHashOfIds(payload, request.nonce), request.prompt_hash)) return true;
-  return prompt !== undefined && (encodings ?? []).some((each) => same(each, payload));
+  if (prompt === undefined) return same(promptHashOfIds(payload, request.nonce), request.prompt_hash);
+  // Row 1 held the text to its hash; an engine without a tokenizer can say no more.
+  return encodings === undefined || encodings.some((each) => same(each, payload));
 }
 
 /** Rows 14 and 15. @param {Uint32Array} served @param {Uint32Array} replayed @param {readonly bigint[]} margins */

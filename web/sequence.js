@@ -51,8 +51,8 @@ function checkAgainst({ count, head }, receipts) {
   const first = receipts.length ? receipts[0].value.seq : 0n;
   const reached = first + BigInt(receipts.length);
   if (count > reached) throw new SequenceError(`checkpoint: expected ${count} receipts or more, got ${reached}`);
-  if (count === 0n || count < first) return;
-  // A run that begins right after the checkpoint still names its head, as the first receipt's prev.
-  const id = count === first ? receipts[0].value.prev : receipts[Number(count - first) - 1].id;
+  // A run that begins after the checkpoint says nothing about it.
+  if (count <= first) return;
+  const { id } = receipts[Number(count - first) - 1];
   if (!same(id, head)) throw new SequenceError(`checkpoint: its head is not the receipt ${count - 1n}`);
 }

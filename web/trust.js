@@ -25,9 +25,9 @@ export class Trust {
   static parse(file) {
     const trust = new Trust();
     text(file)
-      .split("\n")
+      .split(/\r?\n/)
       .forEach((line, i) => {
-        const words = line.replace(/#.*$/s, "").split(/[ \t\r]+/).filter(Boolean);
+        const words = line.replace(/#.*$/s, "").split(/[ \t]+/).filter(Boolean);
         if (words.length) trust.#add(...entry(words, `trust file, line ${i + 1}`));
       });
     if (!trust.size) throw new TrustFileError("trust file: holds no key");

@@ -54,13 +54,13 @@ def run_regenerate(args: argparse.Namespace) -> int:
         return _missing(as_json=args.json)
     files = made.tree()
     if not args.check:
-        changed = made.write(files)
+        changed = made.write(files, made.VECTORS)
         if args.json:
             emit({"files": len(files), "changed": changed})
         else:
             say(f"{len(files)} files in {made.VECTORS}, {changed} of them changed")
         return ACCEPTED
-    found = made.differences(files)
+    found = made.differences(files, made.VECTORS)
     if args.json:
         emit({"files": len(files), "differences": found})
     else:

@@ -26,16 +26,20 @@ RULES = {
     "settings": ("settings", None),
 }
 SHAPED = [case for case in all_cases() if case.op in RULES]
-ACCEPTED = [case for case in SHAPED if case.exit == ACCEPT]
-MISSHAPEN = [case for case in SHAPED if case.answer == "schema" and case.rule == RULES[case.op][1] == 2]
 # What the CDDL says in a comment, since CDDL cannot.
 ONLY_IN_WORDS = {"disclosure/settings-long"}
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.id)
-def test_vector_passes_our_client(question):
-    op, *arguments = question.words
-    assert Client(VECTORS / question.id).answer(op, arguments) == (question.exit, question.stdout)
+@pytest.mark.parametrize("group", sorted({question.id.partition("/")[0] for question in QUESTIONS}))
+def test_vectors_pass_our_client(group):
+    failed = {}
+    for question in QUESTIONS:
+        if question.id.startswith(f"{group}/"):
+            op, *arguments = question.words
+            got = Client(VECTORS / question.id).answer(op, arguments)
+            if got != (question.exit, question.stdout):
+                failed[question.id] = got
+    assert failed == {}
 
 
 def test_client_prints_what_it_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -52,11 +56,15 @@ def fits(case: Case) -> bool:
     return bool(VALIDATOR.validate(case.files["input.cbor"], root_type=RULES[case.op][0]).valid)
 
 
-@pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case.id)
-def test_cddl_takes_what_is_accepted(case):
-    assert fits(case)
+@pytest.mark.parametrize("op", RULES)
+def test_cddl_takes_what_is_accepted(op):
+    accepted = [case for case in SHAPED if case.op == op and case.exit == ACCEPT]
+    assert accepted
+    assert [case.id for case in accepted if not fits(case)] == []
 
 
-@pytest.mark.parametrize("case", MISSHAPEN, ids=lambda case: case.id)
-def test_cddl_refuses_what_has_another_shape(case):
-    assert fits(case) == (case.id in ONLY_IN_WORDS)
+@pytest.mark.parametrize("op", [op for op, (_, step) in RULES.items() if step == 2])
+def test_cddl_refuses_what_has_another_shape(op):
+    misshapen = [case for case in SHAPED if (case.op, case.answer, case.rule) == (op, "schema", 2)]
+    assert misshapen
+    assert {case.id for case in misshapen if fits(case)} == ONLY_IN_WORDS & {case.id for case in misshapen}

@@ -52,12 +52,13 @@ test("a checkpoint holds a run to its count and head", () => {
   assert.equal(checkSequence([checkpoint(0), ...receipts]), 4);
   assert.equal(checkSequence([receipts[0], checkpoint(3, receipts[2].id), ...receipts.slice(1)]), 4);
   assert.equal(checkSequence([...later, checkpoint(4, receipts[3].id), checkpoint(2, receipts[0].id)]), 2);
+  assert.equal(checkSequence([...later, checkpoint(0)]), 2);
   const bad = [
     [...receipts, checkpoint(5, receipts[3].id)],
     [...receipts, checkpoint(4, receipts[2].id)],
     [...receipts, checkpoint(0, undefined, other)],
-    [...later, checkpoint(4, receipts[2].id)],
     [checkpoint(1, receipts[0].id)],
+    [...later, checkpoint(6, receipts[0].id)],
   ];
   for (const each of bad) assert.throws(() => checkSequence(each), SequenceError);
 });
