@@ -19,6 +19,7 @@
     │   │   └── ContextLengthExceeded
     │   ├── Unauthorized           no credential, or one that nobody knows
     │   ├── Forbidden              the credential does not reach this far
+    │   │   └── GrantRefused       it is a grant, and one of its caveats does not hold
     │   ├── NotFound               no such model, receipt, serve or settings document
     │   ├── Conflict               the idempotency key is in use
     │   ├── NoCandidate            no backend may serve this; each one's reason is listed
@@ -46,6 +47,7 @@ on the second. Each class has a stable `code` that commands, HTTP answers and ve
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 
 class MeshError(Exception):
@@ -140,6 +142,17 @@ class Unauthorized(Refused):
 
 class Forbidden(Refused):
     code = "forbidden"
+
+
+class GrantRefused(Forbidden):
+    """`grant` says for a program what the message says for people: the block, the caveat, what it states and what was
+    offered."""
+
+    code = "grant_refused"
+
+    def __init__(self, message: str, *, grant: Mapping[str, Any], code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.grant = dict(grant)
 
 
 class NotFound(Refused):

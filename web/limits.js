@@ -1,4 +1,4 @@
-/** The limits of SPEC.md section 19 and of vectors/mesh.cddl, in one place. */
+/** The limits of SPEC.md section 20 and of vectors/mesh.cddl, in one place. */
 
 export const ENVELOPE_BYTES = 65536;
 export const PROTECTED_BYTES = 2048;

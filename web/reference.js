@@ -1,4 +1,4 @@
-/** The reference engine: ids from a SplitMix64 stream, no weights (SPEC.md section 16). */
+/** The reference engine: ids from a SplitMix64 stream, no weights (SPEC.md section 17). */
 
 import { SchemaError } from "./errors.js";
 import { COUNT_MAX } from "./limits.js";

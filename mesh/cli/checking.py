@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mesh.cli.granted import Granted
 from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.cli.starting import check_files
 from mesh.errors import MeshError, UsageError
 
 if TYPE_CHECKING:
     from mesh.gateway.backends import Route
+
+
+NO_GRANTS = Granted()
 
 
 @dataclass(slots=True)
@@ -107,13 +111,15 @@ def _of_all(spec: GgufSpec) -> list[str]:
     return []
 
 
-def of_address(host: str, keys: Sequence[str]) -> list[str]:
+def of_address(host: str, keys: Sequence[str], granted: Granted = NO_GRANTS) -> list[str]:
     from mesh.gateway.auth import Gatekeeper, StaticKeys
 
     try:
-        Gatekeeper([StaticKeys(keys)] if keys else []).check_bind(host)
+        Gatekeeper([*([StaticKeys(keys)] if keys else []), *granted.authenticators()]).check_bind(host)
     except UsageError as e:
         return [str(e)]
+    except OSError as e:
+        return [_told(Path(e.filename or host), e)]
     return []
 
 

@@ -26,6 +26,7 @@ from mesh.cli.engines import (
     spelled,
 )
 from mesh.cli.exits import ACCEPTED, USAGE
+from mesh.cli.granted import Granted
 from mesh.cli.logs import FORMATS, to_stderr
 from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.cli.state import State, add_state_flag, state_of
@@ -33,8 +34,9 @@ from mesh.errors import UsageError
 
 if TYPE_CHECKING:
     from mesh.gateway.app import Gateway
+    from mesh.gateway.auth import Authenticator
     from mesh.gateway.backends import Route
-    from mesh.gateway.config import Backend, GatewayConfig
+    from mesh.gateway.config import Backend, GatewayConfig, GrantsConfig
 
 log = logging.getLogger("mesh.serve")
 
@@ -55,6 +57,10 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="keep prompts and answers so long, to be disclosed later"
     )
+    parser.add_argument(
+        "--issuer", action="append", metavar="KEY|FILE", help="take grants of this key, or of those in a trust file"
+    )
+    parser.add_argument("--revoked", type=Path, metavar="FILE", help="block ids, of which no grant may hold one")
     parser.add_argument("--log", choices=FORMATS, default="text", help="lines on stderr for people (text), or JSON")
     parser.add_argument("--check", action="store_true", help="say what would run and what is wrong, and start nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object once it serves, or of the check")
@@ -79,6 +85,7 @@ class _Plan:
     keep_ns: int | None
     routes: list[Route]
     origins: list[str]
+    granted: Granted
 
 
 def run(args: argparse.Namespace) -> int:
@@ -94,7 +101,10 @@ def _check(plan: _Plan, *, as_json: bool) -> int:
     from mesh.cli.checking import checked, of_address
 
     backends = checked(plan.specs, plan.routes)
-    faults = [*of_address(plan.gateway.host, plan.keys), *(fault for one in backends for fault in one.faults)]
+    faults = [
+        *of_address(plan.gateway.host, plan.keys, plan.granted),
+        *(fault for one in backends for fault in one.faults),
+    ]
     where = f"{_bracketed(plan.gateway.host)}:{plan.gateway.port}"
     watts = None if plan.cpu_watts_u is None else Decimal(plan.cpu_watts_u) / 1_000_000
     days = None if plan.keep_ns is None else plan.keep_ns // _DAY_NS
@@ -127,12 +137,13 @@ def _plan(args: argparse.Namespace) -> _Plan:
         if kind_of(args) is None:
             raise UsageError("name an engine (--gguf FILE, --vllm URL or --reference) or a --config")
         keep_ns = None if args.keep_days is None else args.keep_days * _DAY_NS
+        granted = Granted(tuple(args.issuer or ()), args.revoked)
         return _Plan(
-            state_of(args), [spec_of(args)], args.cpu_watts, _overridden(GatewayConfig(), args), [], keep_ns, [], []
-        )
+            state_of(args), [spec_of(args)], args.cpu_watts, _overridden(GatewayConfig(), args), [], keep_ns, [], [],
+            granted,
+        )  # fmt: skip
     given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]
-    if args.keep_days is not None:
-        given.append("keep_days")
+    given += [flag for flag in ("keep_days", "issuer", "revoked") if getattr(args, flag) is not None]
     if given:
         names = ", ".join(map(spelled, given))
         raise UsageError(f"--config says which engine, meter and disclosures; {names} does not go with it")
@@ -143,8 +154,13 @@ def _plan(args: argparse.Namespace) -> _Plan:
     return _Plan(
         state, specs, config.meter.cpu_watts_u, _overridden(config.gateway, args), config.auth.keys,
         config.disclosures.keep_ns, [Route(tuple(backend.aliases), backend.queue) for backend in config.backend],
-        config.cors.origins,
+        config.cors.origins, _granted(config.grants, base),
     )  # fmt: skip
+
+
+def _granted(config: GrantsConfig, base: Path) -> Granted:
+    issuers = tuple(one if one.startswith("ed25519:") else str(base / one) for one in config.issuers)
+    return Granted(issuers, None if config.revoked is None else base / config.revoked, config.leeway_s)
 
 
 def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfig:
@@ -188,16 +204,24 @@ async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> 
     from mesh.gateway.listening import take_address
 
     # a mistake in the address is found before anything is made or loaded
-    Gatekeeper([StaticKeys(plan.keys)] if plan.keys else []).check_bind(plan.gateway.host)
+    authenticators = plan.granted.authenticators()
+    Gatekeeper([*([StaticKeys(plan.keys)] if plan.keys else []), *authenticators]).check_bind(plan.gateway.host)
     taken = take_address(plan.gateway.host, plan.gateway.port)
     try:
-        await _serve_on(taken, plan, note, as_json=as_json)
+        await _serve_on(taken, plan, authenticators, note, as_json=as_json)
     finally:
         for each in taken:
             each.close()
 
 
-async def _serve_on(taken: list[socket.socket], plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> None:
+async def _serve_on(
+    taken: list[socket.socket],
+    plan: _Plan,
+    authenticators: list[Authenticator],
+    note: Callable[[str], None],
+    *,
+    as_json: bool,
+) -> None:
     from mesh.cli.assembly import assembled
     from mesh.gateway.app import Gateway
     from mesh.schema.ids import steward_text
@@ -208,8 +232,9 @@ async def _serve_on(taken: list[socket.socket], plan: _Plan, note: Callable[[str
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
     async with assembled(plan.state, plan.specs, cpu_watts_u=plan.cpu_watts_u, keep_ns=plan.keep_ns, note=note) as mesh:
         gateway = Gateway(
-            mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, routes=plan.routes, origins=plan.origins
-        )
+            mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, authenticators=authenticators,
+            routes=plan.routes, origins=plan.origins,
+        )  # fmt: skip
         bound = await gateway.start(plan.gateway.host, plan.gateway.port, taken)
         try:
             url = f"http://{_bracketed(plan.gateway.host)}:{bound}"

@@ -16,7 +16,8 @@ from mesh.errors import DeadlineExceeded, EngineUnavailable, LedgerError, MeshEr
 from mesh.gateway import journal
 from mesh.gateway.auth import Authenticator, Gatekeeper, StaticKeys
 from mesh.gateway.backends import Backends, Route
-from mesh.gateway.completions import CALLER, ENDED, SERVE, Completions
+from mesh.gateway.balance import Balance
+from mesh.gateway.completions import CALLER, ENDED, GRANT, SERVE, Completions
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.cors import Cors
 from mesh.gateway.evidence import Evidence, Health
@@ -80,6 +81,7 @@ class Gateway:
                 web.post("/v1/chat/completions", self._completions.chat),
                 web.post("/v1/completions", self._completions.text),
                 *self._evidence.routes(),
+                web.get("/mesh/v1/grant/balance", Balance(steward=self._steward).show),
             ]
         )
         app.on_response_prepare.append(_mark)
@@ -169,7 +171,10 @@ class Gateway:
             return preflight
         try:
             if request.path not in _OPEN_ROUTES:
-                request[CALLER] = self._gate.credential(request.headers).caller
+                credential = self._gate.credential(request.headers)
+                request[CALLER] = credential.caller
+                if credential.grant is not None:
+                    request[GRANT] = credential.grant
             return await handler(request)
         except MeshError as e:
             status = status_of(e)

@@ -11,6 +11,7 @@ from typing import Protocol
 from blake3 import blake3
 
 from mesh.errors import Forbidden, Unauthorized, UsageError
+from mesh.grant.terms import Terms
 from mesh.schema.ids import ContentId
 
 LOOPBACK_CALLER = "loopback"
@@ -30,10 +31,11 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """Who was let in. `caller` is no secret: it goes into the ledger and the log. What a grant allows has its place
-    beside it."""
+    """Who was let in. `caller` is no secret: it goes into the ledger and the log. `grant` is what bounds it, None where
+    nothing does."""
 
     caller: str
+    grant: Terms | None = None
 
 
 class Authenticator(Protocol):

@@ -23,6 +23,7 @@ from mesh.gateway.config import GatewayConfig
 from mesh.gateway.openai import Call
 from mesh.gateway.preparing import Prepared, prepare
 from mesh.gateway.room import Room
+from mesh.grant.terms import Terms
 from mesh.schema.ids import ContentId
 from mesh.steward.admission import Admitted, Offer
 from mesh.steward.steward import Steward
@@ -112,9 +113,18 @@ class Backends:
         for backend in self.all:
             backend.room.close()
 
-    async def place(self, call: Call, caller: str, deadline: float, *, tried: Collection[str] = ()) -> Placed:
+    async def place(
+        self,
+        call: Call,
+        caller: str,
+        deadline: float,
+        *,
+        tried: Collection[str] = (),
+        grant: Terms | None = None,
+    ) -> Placed:
         """Find the backend for a request and wait for a slot there, until the clock says `deadline`. Those in `tried`
-        are left out. Raises a Refused with each backend's reason, EngineUnavailable, DeadlineExceeded."""
+        are left out, and those that are not in the `grant`. Raises a Refused with each backend's reason,
+        EngineUnavailable, DeadlineExceeded."""
         limit = self._config.max_output_tokens
         if limit is not None and (call.max_tokens or 0) > limit:
             raise BadRequest(
@@ -123,6 +133,8 @@ class Backends:
         backends = [backend for backend in self.named(call.model) if backend.name not in tried]
         if not backends:
             raise EngineUnavailable(f"every backend of {call.model!r} was tried")
+        if grant is not None:
+            backends = self._granted(backends, grant, call.max_tokens or 1)
         full = [fault for backend in backends if (fault := backend.room.overloaded(caller)) is not None]
         if full and len(full) == len(backends):  # said before the work of tokenizing
             raise min(full, key=lambda fault: fault.retry_after_s)
@@ -130,7 +142,7 @@ class Backends:
         offers = {name: Offer(one.request, backend.engine) for name, (backend, one) in prepared.items()}
         while True:
             standing = _Standing({backend.name: backend for backend in self.all}, caller)
-            admitted = await self._steward.choose(list(offers.values()), caller=caller, standing=standing)
+            admitted = await self._steward.choose(list(offers.values()), caller=caller, standing=standing, grant=grant)
             backend, one = prepared[admitted.engine.recipe_id]
             if backend.room.overloaded(caller) is not None:
                 continue  # it filled while others were asked whether they are ready
@@ -139,7 +151,9 @@ class Backends:
                 try:
                     # while this one waited, the engine may have gone
                     offer = offers[backend.name]
-                    admitted = await self._steward.choose([offer], caller=caller, standing=_Inside(standing))
+                    admitted = await self._steward.choose(
+                        [offer], caller=caller, standing=_Inside(standing), grant=grant
+                    )
                 except EngineUnavailable:
                     backend.room.leave(self._clock())
                     del offers[backend.name]
@@ -150,6 +164,15 @@ class Backends:
                     backend.room.leave(self._clock())
                     raise
             return Placed(one, admitted, backend)
+
+    def _granted(self, backends: Sequence[Backend], grant: Terms, max_tokens: int) -> list[Backend]:
+        """Those that the grant may admit. Raises GrantRefused, without a question to any engine, where it is none."""
+        refused = [self._steward.refusal(backend.engine, grant, max_tokens=max_tokens) for backend in backends]
+        admitted = [backend for backend, why in zip(backends, refused, strict=True) if why is None]
+        for why in refused:
+            if why is not None and not admitted:
+                raise why
+        return admitted
 
     async def _enter(self, room: Room, caller: str, deadline: float) -> bool:
         try:

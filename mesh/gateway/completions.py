@@ -29,6 +29,7 @@ from mesh.gateway.intake import JSON_TYPE, Intake
 from mesh.gateway.openai import Call, parse_chat, parse_completion
 from mesh.gateway.repeats import Answer, Answers
 from mesh.gateway.sink import TokenStream
+from mesh.grant.terms import Terms
 from mesh.ledger import Idempotency
 from mesh.schema.ids import ContentId, serve_id_text
 from mesh.steward.serves import Repeated, SealedServe
@@ -43,6 +44,7 @@ _HUNG_S = 10.0  # and how long after that an engine may take to notice that nobo
 # What a handler tells the access log.
 CALLER = web.RequestKey("caller", str)
 SERVE = web.RequestKey("serve", str)
+GRANT = web.RequestKey("grant", Terms)  # what bounds the caller, where something does
 ENDED = web.RequestKey("ended", int)  # the status of a stream that was broken off after its 200
 
 
@@ -144,7 +146,7 @@ class Completions:
             if repeat is not None and (held := self._answers.get(*repeat)) is not None:
                 return _held_answer(held)
             deadline = began + min(call.mesh.deadline_s or self._config.deadline_s, self._config.deadline_s)
-            placed = await self._backends.place(call, request[CALLER], deadline)
+            placed = await self._backends.place(call, request[CALLER], deadline, grant=request.get(GRANT))
             serve = self._start(call, placed, repeat, deadline, chat=chat)
             while True:
                 request[SERVE] = serve.headers["Mesh-Serve"]
@@ -180,7 +182,9 @@ class Completions:
         if not others or len(failed) >= self._config.attempts:
             return None
         try:
-            placed = await self._backends.place(serve.call, request[CALLER], serve.deadline, tried=tried)
+            placed = await self._backends.place(
+                serve.call, request[CALLER], serve.deadline, tried=tried, grant=request.get(GRANT)
+            )
         except MeshError as e:
             log.info("no other backend takes over from a failed one: %s", e.code)
             return None

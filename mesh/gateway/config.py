@@ -6,6 +6,7 @@
 [disclosures]        keep, days: whether prompts and answers are kept so that they can be disclosed later
 [auth]               keys: BLAKE3 digests ("b3:...") of the bearer tokens that are let in
 [cors]               origins: web pages of others that may use the server from a browser
+[grants]             issuers: whose grants are let in; revoked: a file of blocks that are not; leeway_s
 [[backend]]          kind = "gguf" (path, name, slots, ...), "vllm" (url, weights, dtype, ...), "vllm-managed" (weights,
                      flags, ...) or "reference"; clients choose one by its name, or any of those that
                      share one of its aliases; queue
@@ -121,6 +122,15 @@ class AuthConfig(_Table):
         return keys
 
 
+class GrantsConfig(_Table):
+    """`issuers` are keys (`ed25519:...`) or trust files, `revoked` a file of block ids; relative paths are beside this
+    file."""
+
+    issuers: list[Annotated[str, Field(min_length=1)]] = []
+    revoked: Annotated[str, Field(min_length=1)] | None = None
+    leeway_s: Annotated[int, Field(ge=0, le=3600)] = 2  # between the issuers' clocks and this one
+
+
 class CorsConfig(_Table):
     origins: list[str] = []
 
@@ -208,6 +218,7 @@ class MeshConfig(_Table):
     meter: MeterConfig = MeterConfig()
     disclosures: DisclosuresConfig = DisclosuresConfig()
     auth: AuthConfig = AuthConfig()
+    grants: GrantsConfig = GrantsConfig()
     cors: CorsConfig = CorsConfig()
     backend: Annotated[list[Backend], Field(min_length=1, max_length=64)]
 
@@ -226,7 +237,7 @@ class MeshConfig(_Table):
 
     @model_validator(mode="after")
     def _no_open_door(self) -> Self:
-        if "*" in self.cors.origins and not self.auth.keys:
+        if "*" in self.cors.origins and not (self.auth.keys or self.grants.issuers):
             raise ValueError("cors.origins: * without [auth] keys lets every web page use this server; name the pages")
         return self
 

@@ -13,6 +13,7 @@ from mesh.errors import (
     EngineError,
     EngineUnavailable,
     Forbidden,
+    GrantRefused,
     LedgerError,
     MeshError,
     NoCandidate,
@@ -74,6 +75,8 @@ def error_body(error: MeshError, **mesh: Any) -> dict[str, Any]:
     body = plain_error(told(error), kind, error.code, param=getattr(error, "param", None))
     if isinstance(error, NoCandidate):
         body["error"]["reasons"] = error.reasons
+    if isinstance(error, GrantRefused):
+        body["error"]["grant"] = error.grant
     if mesh:
         body["error"]["mesh"] = mesh
     return body

@@ -14,6 +14,7 @@ from mesh.schema.limits import MAX_NAME_CHARS, MAX_TOKEN_ID, MAX_TOKENS, MAX_UIN
 
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Id16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 UInt = Annotated[int, Meta(ge=0, le=MAX_UINT)]
 TokenCount = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 MaxTokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]

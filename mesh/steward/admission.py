@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from mesh.engine.protocol import ServingEngine
-from mesh.errors import EngineUnavailable, MeshError, NoCandidate, Overloaded
+from mesh.errors import EngineUnavailable, GrantRefused, MeshError, NoCandidate, Overloaded
+from mesh.grant.decision import Decision
+from mesh.grant.draw import Draw
+from mesh.grant.frame import Frame
+from mesh.grant.terms import Terms
 from mesh.schema.request import ServeRequest
 from mesh.steward.costs import Costs
+from mesh.steward.granting import frame_of
 
 # Costs that are this close to the least are the same to whoever chooses: a running mean is no finer than that.
 _ALIKE = 1.1
@@ -20,13 +25,34 @@ _ALIKE = 1.1
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A request and the engine chosen for it. `est_uj` is the worst case in microjoules; None where nobody could say.
-    `grant_id` is the block that a grant was accepted by."""
+    Where a grant admitted it, `frame` is what that was decided over, `grant_id` its last block, and `draws` what the
+    serve may need of its totals."""
 
     request: ServeRequest
     engine: ServingEngine
     caller: str
     est_uj: int | None
     grant_id: bytes | None = None
+    frame: Frame | None = None
+    draws: tuple[Draw, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The terms that a request comes under, at `steward` and `now_ns`."""
+
+    terms: Terms
+    steward: bytes
+    now_ns: int
+
+    def decide(
+        self, engine: ServingEngine, prompt_tokens: int, max_tokens: int, est_uj: int | None
+    ) -> tuple[Frame, Decision]:
+        frame = frame_of(
+            engine, steward=self.steward, now_ns=self.now_ns, prompt_tokens=prompt_tokens, max_tokens=max_tokens,
+            est_uj=est_uj,
+        )  # fmt: skip
+        return frame, self.terms.decide(frame)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +105,46 @@ class _Able:
     offer: Offer
     expected_uj: float | None
     worst_uj: int | None
+    decided: tuple[Frame, Decision] | None
+
+    def admitted(self, caller: str) -> Admitted:
+        plain = Admitted(self.offer.request, self.offer.engine, caller, self.worst_uj)
+        if self.decided is None:
+            return plain
+        frame, decision = self.decided
+        return replace(plain, grant_id=decision.grant_id, frame=frame, draws=decision.draws)
 
 
 async def admit(
-    offers: Sequence[Offer], *, caller: str, costs: Costs | None = None, standing: Standing | None = None
+    offers: Sequence[Offer],
+    *,
+    caller: str,
+    costs: Costs | None = None,
+    standing: Standing | None = None,
+    grant: Grant | None = None,
 ) -> Admitted:
     """The backend that can serve the request, is ready, has a place, and is expected to spend the least energy; among
     those that are expected to spend about the same, the one with the least load. One whose cost nobody knows comes
     after all whose cost is known. Raises NoCandidate with each one's reason; Overloaded where some could and have no
-    place; EngineUnavailable where some could and none is ready."""
+    place; EngineUnavailable where some could and none is ready; GrantRefused where none of those that could is in the
+    grant."""
     costs = costs or Costs()
     standing = standing or _Idle()
     able: list[_Able] = []
     reasons: dict[str, str] = {}
     busy: list[Overloaded] = []
+    refused: list[GrantRefused] = []
     for offer in offers:
         name = offer.engine.recipe_id
         worst = worst_case_uj(offer.request, offer.engine, costs)
         reason = _reason_against(offer.request, offer.engine, worst, standing)
+        decided = None
+        if reason is None and grant is not None:
+            request = offer.request
+            decided = grant.decide(offer.engine, request.prompt_tokens, request.max_tokens, worst)
+            for refusal in decided[1].refusals[:1]:
+                reason = str(refusal)
+                refused.append(refusal.error())
         if reason is not None:
             reasons[name] = reason
         elif (full := standing.overloaded(offer.engine)) is not None:
@@ -104,7 +152,8 @@ async def admit(
             busy.append(full)
         else:
             per_token = costs.uj_per_token(offer.engine)
-            able.append(_Able(offer, None if per_token is None else per_token * _tokens(offer.request), worst))
+            expected = None if per_token is None else per_token * _tokens(offer.request)
+            able.append(_Able(offer, expected, worst, decided))
     unready: list[EngineUnavailable] = []
     while able:
         best = _best(able, standing)
@@ -116,17 +165,24 @@ async def admit(
             unready.append(e)
             reasons[best.offer.engine.recipe_id] = str(e)
         else:
-            return Admitted(best.offer.request, best.offer.engine, caller, best.worst_uj)
-    raise _refusal(reasons, busy, unready)
+            return best.admitted(caller)
+    raise _refusal(reasons, busy, unready, refused)
 
 
-def _refusal(reasons: dict[str, str], busy: list[Overloaded], unready: list[EngineUnavailable]) -> MeshError:
+def _refusal(
+    reasons: dict[str, str],
+    busy: list[Overloaded],
+    unready: list[EngineUnavailable],
+    refused: list[GrantRefused],
+) -> MeshError:
     listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "there are no backends"
     if busy:
         retry_s = min(full.retry_after_s for full in busy)
         return busy[0] if len(reasons) == 1 else Overloaded(f"no backend has room: {listed}", retry_after_s=retry_s)
     if unready:
         return unready[0] if len(reasons) == 1 else EngineUnavailable(f"no backend is ready: {listed}")
+    if refused:
+        return refused[0]
     return NoCandidate(f"no backend may serve this request: {listed}", reasons=reasons)
 
 

@@ -20,6 +20,8 @@ from pathlib import Path
 
 from mesh.engine.vllm_stream import EventReader
 from mesh.errors import MeshError
+from mesh.grant.chain import verify_grant
+from mesh.grant.making import close, issue
 from mesh.schema import canonical
 from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.disclosure import Disclosure
@@ -55,6 +57,7 @@ def decoders() -> dict[str, tuple[Decoder, list[bytes]]]:
             (Receipt, samples.receipt()), (Checkpoint, samples.checkpoint()),
         )
     }  # fmt: skip
+    grant = issue(samples.KEY, {"model-in": [bytes(32)], "max-tokens": 5}, random=bytes)
     known = [path.read_bytes() for path in sorted(VECTORS.rglob("*.cbor")) if path.stat().st_size < 8192]
     event = (
         b'data: {"choices": [{"index": 0, "token_ids": [1, 2], "prompt_token_ids": [3], "finish_reason": null}]}\n\n'
@@ -66,6 +69,7 @@ def decoders() -> dict[str, tuple[Decoder, list[bytes]]]:
         "checkpoint envelope": (
             lambda data: verify(data, CHECKPOINT_TYPE, TRUST), [seal(checkpoint, samples.KEY).envelope]
         ),
+        "grant": (lambda data: verify_grant(data, TRUST), [grant, close(verify_grant(grant, TRUST))]),
         "vllm events": (lambda data: list(EventReader().feed(data)), [event * 2 + b"data: [DONE]\n\n"]),
     }  # fmt: skip
 
