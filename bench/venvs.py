@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.measure import PeerMissing
 
 ROOT = Path(__file__).parent.parent
-_INSTALL_TIMEOUT_S = 300
+_INSTALL_TIMEOUT_S = 900
 
 
 def python_of(name: str, *requirements: str) -> Path:

@@ -19,10 +19,12 @@
     │   │   └── ContextLengthExceeded
     │   ├── Unauthorized           no credential, or one that nobody knows
     │   ├── Forbidden              the credential does not reach this far
+    │   │   └── GrantRefused       it is a grant, and one of its caveats does not hold
     │   ├── NotFound               no such model, receipt, serve or settings document
     │   ├── Conflict               the idempotency key is in use
     │   ├── NoCandidate            no backend may serve this; each one's reason is listed
     │   └── Overloaded             try again later
+    ├── DeadlineExceeded           the time that a request had was over before its answer was whole
     ├── EngineError                an engine failed
     │   ├── EngineUnavailable      it cannot take a serve now
     │   │   └── WeightsChanged     the model files are no longer the ones that were digested
@@ -45,6 +47,7 @@ on the second. Each class has a stable `code` that commands, HTTP answers and ve
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 
 class MeshError(Exception):
@@ -141,6 +144,17 @@ class Forbidden(Refused):
     code = "forbidden"
 
 
+class GrantRefused(Forbidden):
+    """`grant` says for a program what the message says for people: the block, the caveat, what it states and what was
+    offered."""
+
+    code = "grant_refused"
+
+    def __init__(self, message: str, *, grant: Mapping[str, Any], code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.grant = dict(grant)
+
+
 class NotFound(Refused):
     code = "not_found"
 
@@ -152,7 +166,7 @@ class Conflict(Refused):
 
 
 class NoCandidate(Refused):
-    """`reasons` maps each backend's id to why it may not serve the request."""
+    """`reasons` maps each backend's name to why it may not serve the request."""
 
     code = "no_candidate"
 
@@ -171,12 +185,22 @@ class Overloaded(Refused):
         self.retry_after_s = retry_after_s
 
 
+class DeadlineExceeded(MeshError):
+    code = "deadline_exceeded"
+
+
 class EngineError(MeshError):
     code = "engine"
 
 
 class EngineUnavailable(EngineError):
+    """`retry_after_s` is the whole number of seconds after which a retry makes sense, None where nobody knows."""
+
     code = "engine-unavailable"
+
+    def __init__(self, message: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class WeightsChanged(EngineUnavailable):

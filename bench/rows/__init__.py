@@ -1,7 +1,7 @@
 """The rows of the table, one module each, in the order of the table."""
 
 from bench.measure import Comparison
-from bench.rows import check_bare, check_cwt, durable, gateway_cpu, seal, weights
+from bench.rows import check_bare, check_cwt, durable, gateway_cpu, seal, sealed_rate, weights
 
 ROWS: tuple[Comparison, ...] = (
     seal.COMPARISON,
@@ -9,6 +9,10 @@ ROWS: tuple[Comparison, ...] = (
     check_cwt.COMPARISON,
     weights.COMPARISON,
     durable.COMPARISON,
-    gateway_cpu.PLAIN,
-    gateway_cpu.STREAMED,
+    *gateway_cpu.BARE,
+    *gateway_cpu.LITELLM,
+    gateway_cpu.ADDED,
+    gateway_cpu.MEMORY,
+    gateway_cpu.START,
+    sealed_rate.COMPARISON,
 )

@@ -1,135 +1,148 @@
-"""CPU time of the gateway for one request, beside a reverse proxy that hands the same request on.
+"""What the gateway costs beside a reverse proxy that hands the same request on, and beside the LiteLLM proxy.
 
-Three processes and this one: a server that only looks like vLLM, the gateway in front of it with its ledger on disk,
-and the proxy in front of it. Only the gateway's and the proxy's own CPU time count. The proxy does nothing but hand
-on; the gateway tokenizes over HTTP, looks whether the server is still the one it knows, checks and counts every id,
-and seals a receipt. It reads a stream from the server for plain answers too.
+All stand in front of one server that only looks like vLLM, each in a process of its own, and only that process's CPU
+time counts. The reverse proxy does nothing but hand on; the gateway tokenizes over HTTP, looks whether the server is
+still the one it knows, checks and counts every id, and seals a receipt. It reads a stream from the server for plain
+answers too.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 
-import aiohttp
-
-from bench.measure import Comparison, Plan, Sides, process_cpu_ns
+from bench import fronts
+from bench.fronts import CHUNKS, Front
+from bench.measure import Comparison, Goal, PeerMissing, Plan, Sides
 from bench.scratch import scratch
-from bench.venvs import ROOT
 
-_PROXY = Path(__file__).parent.parent / "peers" / "reverse_proxy.py"
-_CALLERS = 8
-_CHUNKS = 32  # tokens of an answer, each an event of its own on the way from the server
 _REQUESTS_PER_CALL = 8  # a request costs a thousand times what the calls of other rows do
-
-
-class _Front:
-    """A process that answers completions at `url`."""
-
-    def __init__(self, process: subprocess.Popen[str], url: str, *, streamed: bool) -> None:
-        self._pid, self._url, self._streamed = process.pid, url, streamed
-
-    def round(self, requests: int) -> float:
-        """Microseconds of its CPU time for one request."""
-        start = process_cpu_ns(self._pid)
-        asyncio.run(self._ask(requests))
-        return (process_cpu_ns(self._pid) - start) / requests / 1000
-
-    async def _ask(self, requests: int) -> None:
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=_CALLERS)) as session:
-            numbers = iter(range(requests))  # each caller takes the next one
-            await asyncio.gather(*(self._caller(session, numbers) for _ in range(_CALLERS)))
-
-    async def _caller(self, session: aiohttp.ClientSession, numbers: Iterator[int]) -> None:
-        for number in numbers:
-            body = {
-                "model": "tiny", "prompt": f"question {number}: how far is it from here to there?",
-                "max_tokens": _CHUNKS, "temperature": 0, "ignore_eos": True,
-                **({"stream": True, "stream_options": {"include_usage": True}} if self._streamed else {}),
-            }  # fmt: skip
-            async with session.post(self._url + "/v1/completions", json=body) as response:
-                _check(response.status, await response.read(), streamed=self._streamed)
-
-
-def _check(status: int, body: bytes, *, streamed: bool) -> None:
-    """That an answer is whole: it says how many tokens it has. In a stream that is said in the event before the last
-    word; how many events there are is not looked at, since the gateway joins what has come in."""
-    if status != 200:
-        raise RuntimeError(f"answered {status}: {body[:200]!r}")
-    if streamed:
-        *_, body, done = (block[6:] for block in body.split(b"\n\n") if block.startswith(b"data: "))
-        if done != b"[DONE]":
-            raise RuntimeError(f"a stream that ends in {done[:200]!r}")
-    tokens = json.loads(body)["usage"]["completion_tokens"]
-    if tokens != _CHUNKS:
-        raise RuntimeError(f"an answer of {tokens} tokens, expected {_CHUNKS}")
+_FEWER = 5  # rounds where a round starts a process
 
 
 @contextmanager
-def _sides(plan: Plan, *, streamed: bool) -> Iterator[Sides]:
-    requests = max(_CALLERS, plan.cpu_calls // _REQUESTS_PER_CALL)
+def _cpu(plan: Plan, *, peer: str, callers: int, streamed: bool) -> Iterator[Sides]:
     with scratch("gateway") as folder, ExitStack() as stack:
-        model = folder / "model"
-        server = stack.enter_context(_running("-m", "tests.support.fake_vllm", "--folder", str(model)))
-        url = f"http://127.0.0.1:{_line(server).strip()}"
-        gateway = stack.enter_context(
-            _running(
-                "-m", "mesh.cli.main", "serve", "--vllm", url, "--weights", str(model), "--dtype", "float32",
-                "--device", "cpu", "--state", str(folder / "state"), "--port", "0", "--json",
-            )
-        )  # fmt: skip
-        front = _Front(gateway, _told(gateway)["url"], streamed=streamed)
-        proxy = stack.enter_context(_running("-I", str(_PROXY), url))
-        peer = _Front(proxy, f"http://127.0.0.1:{_line(proxy).strip()}", streamed=streamed)
-        yield Sides(partial(front.round, requests), partial(peer.round, requests), f"aiohttp {version('aiohttp')}")
+        server = stack.enter_context(fronts.upstream(folder))
+        ours = stack.enter_context(fronts.gateway(folder, server.url))
+        requests = max(callers, plan.cpu_calls // _REQUESTS_PER_CALL)
+        measured = partial(Front.cpu_us, requests=requests, callers=callers, streamed=streamed)
+        if peer == "proxy":
+            bare = stack.enter_context(fronts.reverse_proxy(server.url))
+            yield Sides(partial(measured, ours), partial(measured, bare), f"aiohttp {version('aiohttp')}")
+            return
+        try:
+            other = stack.enter_context(fronts.litellm(folder, server.url))
+        except PeerMissing as e:
+            yield Sides(partial(measured, ours), e)
+            return
+        yield Sides(partial(measured, ours), partial(measured, other), "1.108.7, one worker")
 
 
 @contextmanager
-def _running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT) as process:
+def _added(plan: Plan) -> Iterator[Sides]:
+    """What each adds to the time that the server takes when asked directly, in the same round."""
+    requests = max(8, plan.cpu_calls // _REQUESTS_PER_CALL)
+    with scratch("gateway") as folder, ExitStack() as stack:
+        server = stack.enter_context(fronts.upstream(folder))
+        ours = stack.enter_context(fronts.gateway(folder, server.url))
+        bare = stack.enter_context(fronts.reverse_proxy(server.url))
+
+        def added(front: Front) -> float:
+            return front.p50_us(requests) - server.p50_us(requests)
+
+        yield Sides(partial(added, ours), partial(added, bare), f"aiohttp {version('aiohttp')}")
+
+
+@contextmanager
+def _memory(plan: Plan) -> Iterator[Sides]:
+    requests = max(16, plan.cpu_calls // _REQUESTS_PER_CALL)
+    with scratch("gateway") as folder, ExitStack() as stack:
+        server = stack.enter_context(fronts.upstream(folder))
+        ours = stack.enter_context(fronts.gateway(folder, server.url))
+
+        def held(front: Front) -> float:
+            front.cpu_us(requests, 16, streamed=False)
+            return front.memory_mib()
+
         try:
-            yield process
-        finally:
-            process.terminate()
+            other = stack.enter_context(fronts.litellm(folder, server.url))
+        except PeerMissing as e:
+            yield Sides(partial(held, ours), e)
+            return
+        yield Sides(partial(held, ours), partial(held, other), "1.108.7, one worker")
 
 
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise RuntimeError(f"{process.args!r} ended with exit {process.wait()} before it served")
-    return line
+@contextmanager
+def _start(plan: Plan) -> Iterator[Sides]:
+    with scratch("gateway") as folder, fronts.upstream(folder) as server:
+        number = iter(range(1000))
+
+        def ours() -> float:
+            with fronts.gateway(folder, server.url, f"state{next(number)}") as front:
+                return front.started_s
+
+        def other() -> float:
+            with fronts.litellm(folder, server.url) as front:
+                return front.started_s
+
+        try:
+            other()
+        except PeerMissing as e:
+            yield Sides(ours, e)
+            return
+        yield Sides(ours, other, "1.108.7, one worker")
 
 
-def _told(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What `mesh serve --json` prints once it serves."""
-    lines = [_line(process)]
-    while lines[-1] != "}\n":
-        lines.append(_line(process))
-    told: dict[str, Any] = json.loads("".join(lines))
-    return told
-
-
-def _comparison(name: str, *, streamed: bool) -> Comparison:
-    answer = f"an answer of {_CHUNKS} tokens, {'streamed' if streamed else 'plain'}, {_CALLERS} callers"
+def _comparison(peer: str, callers: int, goal: float, *, streamed: bool) -> Comparison:
+    kind = "streamed" if streamed else "plain"
+    bare = peer == "proxy"
     return Comparison(
-        name=name,
+        name=f"gateway vs {'reverse proxy' if bare else 'LiteLLM'}, {kind}, {callers} at once",
         unit="us CPU",
-        ours=f"the gateway's process for {answer}: receipt sealed, ledger on disk",
-        peer="a reverse proxy of 40 lines for the same request, which only hands on",
-        goal=None,
-        sides=partial(_sides, streamed=streamed),
+        ours=f"the gateway's process for an answer of {CHUNKS} tokens, {kind}: receipt sealed, ledger on disk",
+        peer="a reverse proxy of 40 lines for the same request, which only hands on"
+        if bare
+        else "the LiteLLM proxy for the same request, without a database or a log of what was spent",
+        goal=Goal("<=", goal),
+        sides=partial(_cpu, peer=peer, callers=callers, streamed=streamed),
     )
 
 
-PLAIN = _comparison("gateway vs reverse proxy, plain", streamed=False)
-STREAMED = _comparison("gateway vs reverse proxy, streamed", streamed=True)
+BARE = tuple(
+    _comparison("proxy", callers, 2 if streamed else 3, streamed=streamed)
+    for streamed in (False, True)
+    for callers in (16, 64)
+)
+LITELLM = tuple(
+    _comparison("litellm", callers, 0.1 if streamed else 0.0666, streamed=streamed)
+    for streamed in (False, True)
+    for callers in (16, 64)
+)
+ADDED = Comparison(
+    name="time added, gateway vs reverse proxy",
+    unit="us wall",
+    ours="what the gateway adds to a plain answer in the median, one caller alone",
+    peer="what a reverse proxy of 40 lines adds",
+    goal=Goal("<=", 5),
+    sides=_added,
+)
+MEMORY = Comparison(
+    name="memory, gateway vs LiteLLM",
+    unit="MiB",
+    ours="the gateway's process after a round of requests, 16 at once",
+    peer="the LiteLLM proxy after the same",
+    goal=Goal("<=", 0.25),
+    sides=_memory,
+)
+START = Comparison(
+    name="start, gateway vs LiteLLM",
+    unit="s wall",
+    ours="from the start of the process to its first answer, the self-check of its engine included",
+    peer="the same of the LiteLLM proxy",
+    goal=Goal("<=", 0.2),
+    sides=_start,
+    rounds=_FEWER,
+)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import note
 from mesh.cli.specs import EngineSpec, ReferenceSpec, VllmSpec
-from mesh.cli.starting import engine_pid, start_engine
+from mesh.cli.starting import check_files, engine_pid, start_engine
 from mesh.cli.state import State
 from mesh.ledger import Ledger
 from mesh.meter.cpu_time import CpuTimeMeter
 from mesh.meter.metering import Metering
-from mesh.steward import keys
 from mesh.steward.steward import Steward
 
 if TYPE_CHECKING:
@@ -36,12 +35,26 @@ class Assembly:
 
 @asynccontextmanager
 async def assembled(
-    state: State, specs: Sequence[EngineSpec], *, cpu_watts_u: int | None = None, keep_ns: int | None = None
+    state: State,
+    specs: Sequence[EngineSpec],
+    *,
+    cpu_watts_u: int | None = None,
+    keep_ns: int | None = None,
+    note: Callable[[str], None] = note,
 ) -> AsyncIterator[Assembly]:
     """A steward with its ledger, meters and running engines. The ledger opens before an engine loads, so that a
-    second process on one key, or a ledger that contradicts itself, is found before anything is spent."""
-    key = keys.load_or_create(state.key)
+    second process on one key, or a ledger that contradicts itself, is found before anything is spent; and what the
+    engines are made from is looked at before the state is, so that a mistyped name leaves no new key behind."""
+    for spec in specs:
+        check_files(spec)
+    begins_again = state.begins_again
+    key = state.own_key()
     with Ledger.open(state.ledger, steward=key.public) as ledger:
+        if begins_again:
+            note(
+                "a new ledger begins under a key that was here before: if receipts were sealed with it, their numbers "
+                "are given out again, and anyone who sees both can prove it"
+            )
         if ledger.moved:
             note(
                 "this ledger was copied, restored or moved since it was last open: if the original still seals, "

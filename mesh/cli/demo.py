@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 QUESTION = "In one sentence: why is the sky blue?"
 MAX_TOKENS = 64
-FALSIFIED_POSITION = 5
+FALSIFIED_POSITION = 5  # or the last of a shorter answer
 # The demo's stated guess for one busy core. Receipts say `modelled` and name the figure; `mesh serve` has no default.
 DEMO_WATTS = "10"
 
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         report["verdict"] == "verified"
         and report["changed"]["output"] == "differs"
         and report["falsified"]["verdict"] == "diverged"
-        and report["falsified"]["first_difference"] == FALSIFIED_POSITION
+        and report["falsified"]["first_difference"] == _falsified_position(report["tokens_out"])
     )
     return 0 if as_promised else DIVERGED
 
@@ -79,7 +79,8 @@ async def _demo(spec: EngineSpec, cpu_watts_u: int, folder: Path, question: str,
 
     tell = _mute if quiet else say
     began = time.monotonic()
-    note("loading the model and measuring whether it is deterministic ...")
+    if not isinstance(spec, ReferenceSpec):
+        note("loading the model and measuring whether it is deterministic ...")
     async with assembled(State(folder), [spec], cpu_watts_u=cpu_watts_u) as mesh:
         gateway = Gateway(mesh.steward, [mesh.engine], GatewayConfig())
         port = await gateway.start("127.0.0.1", 0)
@@ -107,10 +108,10 @@ async def _demo(spec: EngineSpec, cpu_watts_u: int, folder: Path, question: str,
         changed_ids = [*output[:-1], output[-1] ^ 1]
         changed_disclosure = Disclosure.of(**{**disclosure.to_map(), "output": pack_ids(changed_ids)})
         changed = await replay(entry.envelope, changed_disclosure, mesh.engine, trust)
-        tell(f"an answer changed after sealing:  {_told(changed)}")
+        tell(f"an answer changed after sealing:  {_caught(changed.output == 'differs')}{_told(changed)}")
 
         falsified = await _falsified(mesh, disclosure)
-        tell(f"a serve falsified by its engine:  {_told(falsified)}")
+        tell(f"a serve falsified by its engine:  {_caught(falsified.kind == 'diverged')}{_told(falsified)}")
         tell()
         note(f"done in {time.monotonic() - began:.1f} s")
 
@@ -181,7 +182,7 @@ async def _falsified(mesh: Assembly, disclosure: Disclosure) -> Verdict:
     from mesh.replay.replayer import replay
     from mesh.steward.steward import SealedServe
 
-    falsifier: Any = Falsifier(mesh.engine, FALSIFIED_POSITION)
+    falsifier: Any = Falsifier(mesh.engine, _falsified_position(len(disclosure.output_ids or ())))
     admitted = await mesh.steward.admit(disclosure.request, [falsifier], caller="demo")
     serve = await mesh.steward.serve(
         admitted, disclosure.payload_ids, _Collector(), serve_id=mesh.steward.new_serve_id()
@@ -189,6 +190,11 @@ async def _falsified(mesh: Assembly, disclosure: Disclosure) -> Verdict:
     if not isinstance(serve, SealedServe):
         raise MeshError("the falsified serve was not sealed")
     return await replay(serve.sealed.envelope, serve.disclosure(), mesh.engine, {mesh.steward.public})
+
+
+def _falsified_position(tokens_out: int) -> int:
+    """Where the falsifier swaps a token: inside of the answer, however short it is."""
+    return max(0, min(FALSIFIED_POSITION, tokens_out - 1))
 
 
 class Falsifier:
@@ -228,6 +234,7 @@ class _Collector:
     """A client that takes everything."""
 
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    cut_by: str | None = None
     count: int = 0
 
     def put(self, token: int, scores: Scores | None = None) -> None:
@@ -235,6 +242,11 @@ class _Collector:
 
     async def settle(self) -> int:
         return self.count
+
+
+def _caught(yes: bool) -> str:
+    """Said before the verdict, which by itself is no alarm: a changed answer is `Verified` with `output: differs`."""
+    return "caught: " if yes else "NOT CAUGHT: "
 
 
 def _told(verdict: Verdict) -> str:

@@ -17,7 +17,17 @@ KINDS = ("gguf", "reference", "vllm", "vllm_managed")
 # What each kind of engine takes beside --name.
 _APPLIES = {
     "reference": (),
-    "gguf": ("slots", "context", "kv_type", "no_flash_attention", "threads", "ubatch", "chat_template"),
+    "gguf": (
+        "slots",
+        "context",
+        "kv_type",
+        "no_flash_attention",
+        "threads",
+        "ubatch",
+        "chat_template",
+        "tokenizer_pre",
+        "eos_id",
+    ),
     "vllm": ("slots", "chat_template", "weights", "tokenizer", "model", "dtype", "device", "vllm_key_file"),
     "vllm_managed": ("slots", "chat_template", "tokenizer", "device", "vllm_executable", "flags"),
 }
@@ -46,6 +56,10 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
     group.add_argument("--threads", type=positive, metavar="N", help="decode threads (1)")
     group.add_argument("--ubatch", type=positive, metavar="TOKENS", help="prompt tokens computed at once")
     group.add_argument("--chat-template", metavar="FILE", help="in place of the template in the model file")
+    group.add_argument("--tokenizer-pre", metavar="NAME", help="the pre-tokenizer, where an old GGUF file names none")
+    group.add_argument(
+        "--eos-id", type=token_id, metavar="ID", help="the id that ends an output, where a GGUF has none"
+    )
     group.add_argument("--weights", metavar="DIR", help="the folder that a vLLM server loaded: digested, and read")
     group.add_argument("--tokenizer", metavar="DIR", help="a folder for the tokenizer alone, where it is another")
     group.add_argument("--model", metavar="NAME", help="which of a vLLM server's models, where it has several")
@@ -62,6 +76,12 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
 def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**31:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def token_id(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a token id")
     return int(text)
 
 
@@ -97,7 +117,7 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
                 packaged_model() if args.gguf == PACKAGED else Path(args.gguf),
                 name=args.name, slots=args.slots, context=args.context, kv_type=args.kv_type,
                 flash_attention=not args.no_flash_attention, threads=args.threads, ubatch=args.ubatch,
-                chat_template=template,
+                chat_template=template, tokenizer_pre=args.tokenizer_pre, eos_id=args.eos_id,
             )  # fmt: skip
     common = VllmSpec(
         None, name=args.name, slots=args.slots, chat_template=template, device=args.device,

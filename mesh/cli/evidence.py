@@ -6,6 +6,8 @@ every bit of the file is under a signature.
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,11 +30,19 @@ _SIGNATURE_HEAD = b"\x58\x40"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One envelope as it was found. `row` is what a ledger's columns say of it: seq, receipt id, serve id."""
+    """One envelope as it was found. `row` is what a ledger's columns say of it: seq, receipt id, serve id. `size` is
+    that of the file, where it is longer than an envelope can be and was not read to its end."""
 
     label: str
     envelope: bytes
     row: tuple[int, bytes, bytes] | None = None
+    size: int | None = None
+
+    def check_size(self) -> None:
+        """Raises StructureError."""
+        if len(self.envelope) > MAX_ENVELOPE_BYTES:
+            size = f"over {MAX_ENVELOPE_BYTES}" if self.size is None else self.size
+            raise StructureError(f"too long for an envelope: {size} bytes, at most {MAX_ENVELOPE_BYTES}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +72,15 @@ def open_source(name: str) -> Source:
         start = file.read(len(_SQLITE_MAGIC))
         if start == _SQLITE_MAGIC:
             return Source(name, _in_ledger(path, name), whole=True)
-        rest = file.read(MAX_ENVELOPE_BYTES + 1 - len(start))
-    return Source(name, iter((Piece(name, start + rest),)))
+        piece = _rest_of(file, name, start)  # of the same opening: a pipe gives its bytes once
+    return Source(name, iter((piece,)))
 
 
 def read_envelope(name: str) -> bytes:
-    """The bytes of one envelope, from a file or from stdin."""
-    if name == "-":
-        return sys.stdin.buffer.read(MAX_ENVELOPE_BYTES + 1)
-    return _in_file(Path(name)).envelope
+    """The bytes of one envelope, from a file or from stdin. Raises StructureError for a longer one."""
+    piece = Piece("-", sys.stdin.buffer.read(MAX_ENVELOPE_BYTES + 1)) if name == "-" else _in_file(Path(name))
+    piece.check_size()
+    return piece.envelope
 
 
 def split_archive(file: BinaryIO, label: str) -> Iterator[bytes]:
@@ -92,8 +102,14 @@ def split_archive(file: BinaryIO, label: str) -> Iterator[bytes]:
 
 def _in_file(path: Path) -> Piece:
     with path.open("rb") as file:
-        # one byte too many is read on purpose: the check then says that it is too long
-        return Piece(str(path), file.read(MAX_ENVELOPE_BYTES + 1))
+        return _rest_of(file, str(path))
+
+
+def _rest_of(file: BinaryIO, label: str, start: bytes = b"") -> Piece:
+    # one byte too many is read on purpose: the check then says that it is too long
+    data = start + file.read(MAX_ENVELOPE_BYTES + 1 - len(start))
+    status = os.fstat(file.fileno())
+    return Piece(label, data, size=status.st_size if stat.S_ISREG(status.st_mode) else None)
 
 
 def _in_archive(path: Path) -> Iterator[Piece]:

@@ -6,12 +6,15 @@ import argparse
 import asyncio
 import logging
 import signal
+import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.console import counted, emit, note
+from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import (
     ENGINE_FLAGS,
     PACKAGED,
@@ -22,12 +25,20 @@ from mesh.cli.engines import (
     spec_of,
     spelled,
 )
+from mesh.cli.exits import ACCEPTED, USAGE
+from mesh.cli.granted import Granted
+from mesh.cli.logs import FORMATS, to_stderr
 from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.cli.state import State, add_state_flag, state_of
 from mesh.errors import UsageError
 
 if TYPE_CHECKING:
-    from mesh.gateway.config import Backend, GatewayConfig
+    from mesh.gateway.app import Gateway
+    from mesh.gateway.auth import Authenticator
+    from mesh.gateway.backends import Route
+    from mesh.gateway.config import Backend, GatewayConfig, GrantsConfig
+
+log = logging.getLogger("mesh.serve")
 
 _DAY_NS = 24 * 3600 * 10**9
 
@@ -46,7 +57,13 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="keep prompts and answers so long, to be disclosed later"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object once it serves")
+    parser.add_argument(
+        "--issuer", action="append", metavar="KEY|FILE", help="take grants of this key, or of those in a trust file"
+    )
+    parser.add_argument("--revoked", type=Path, metavar="FILE", help="block ids, of which no grant may hold one")
+    parser.add_argument("--log", choices=FORMATS, default="text", help="lines on stderr for people (text), or JSON")
+    parser.add_argument("--check", action="store_true", help="say what would run and what is wrong, and start nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON object once it serves, or of the check")
     add_state_flag(parser)
     add_engine_flags(parser, required=False)
     parser.set_defaults(run=run)
@@ -66,26 +83,67 @@ class _Plan:
     gateway: GatewayConfig
     keys: list[str]
     keep_ns: int | None
+    routes: list[Route]
+    origins: list[str]
+    granted: Granted
 
 
 def run(args: argparse.Namespace) -> int:
     plan = _plan(args)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    asyncio.run(_serve(plan, as_json=args.json))
+    if args.check:
+        return _check(plan, as_json=args.json)
+    to_stderr(args.log)
+    asyncio.run(_serve(plan, note if args.log == "text" else log.info, as_json=args.json))
     return 0
 
 
+def _check(plan: _Plan, *, as_json: bool) -> int:
+    from mesh.cli.checking import checked, of_address
+
+    backends = checked(plan.specs, plan.routes)
+    faults = [
+        *of_address(plan.gateway.host, plan.keys, plan.granted),
+        *(fault for one in backends for fault in one.faults),
+    ]
+    where = f"{_bracketed(plan.gateway.host)}:{plan.gateway.port}"
+    watts = None if plan.cpu_watts_u is None else Decimal(plan.cpu_watts_u) / 1_000_000
+    days = None if plan.keep_ns is None else plan.keep_ns // _DAY_NS
+    if as_json:
+        told = {"listen": where, "state": str(plan.state.root), "keys": len(plan.keys), "kept_days": days}
+        meter = None if watts is None else f"{watts.normalize():f}"
+        emit({**told, "cpu_watts": meter, "backends": [one.to_map() for one in backends], "faults": faults})
+    else:
+        keys = f"for {counted(len(plan.keys), 'key')}" if plan.keys else "without keys"
+        say(f"listens on {where} {keys}")
+        say(f"state in {plan.state.root}" + ("" if plan.state.key.exists() else ", with a key that is yet to be made"))
+        say("energy: no meter" if watts is None else f"energy: cpu time at {watts.normalize():f} W, modelled")
+        say(
+            "prompts and answers are not kept"
+            if days is None
+            else f"prompts and answers are kept {counted(days, 'day')}"
+        )
+        for one in backends:
+            say(one.words())
+        for fault in faults:
+            note(f"mesh serve: {fault}")
+    return USAGE if faults else ACCEPTED
+
+
 def _plan(args: argparse.Namespace) -> _Plan:
+    from mesh.gateway.backends import Route
     from mesh.gateway.config import GatewayConfig, MeshConfig
 
     if args.config is None:
         if kind_of(args) is None:
             raise UsageError("name an engine (--gguf FILE, --vllm URL or --reference) or a --config")
         keep_ns = None if args.keep_days is None else args.keep_days * _DAY_NS
-        return _Plan(state_of(args), [spec_of(args)], args.cpu_watts, _overridden(GatewayConfig(), args), [], keep_ns)
+        granted = Granted(tuple(args.issuer or ()), args.revoked)
+        return _Plan(
+            state_of(args), [spec_of(args)], args.cpu_watts, _overridden(GatewayConfig(), args), [], keep_ns, [], [],
+            granted,
+        )  # fmt: skip
     given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]
-    if args.keep_days is not None:
-        given.append("keep_days")
+    given += [flag for flag in ("keep_days", "issuer", "revoked") if getattr(args, flag) is not None]
     if given:
         names = ", ".join(map(spelled, given))
         raise UsageError(f"--config says which engine, meter and disclosures; {names} does not go with it")
@@ -95,8 +153,14 @@ def _plan(args: argparse.Namespace) -> _Plan:
     specs = [_backend_spec(backend, base) for backend in config.backend]
     return _Plan(
         state, specs, config.meter.cpu_watts_u, _overridden(config.gateway, args), config.auth.keys,
-        config.disclosures.keep_ns,
+        config.disclosures.keep_ns, [Route(tuple(backend.aliases), backend.queue) for backend in config.backend],
+        config.cors.origins, _granted(config.grants, base),
     )  # fmt: skip
+
+
+def _granted(config: GrantsConfig, base: Path) -> Granted:
+    issuers = tuple(one if one.startswith("ed25519:") else str(base / one) for one in config.issuers)
+    return Granted(issuers, None if config.revoked is None else base / config.revoked, config.leeway_s)
 
 
 def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfig:
@@ -118,7 +182,7 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
                 packaged_model() if backend.path == PACKAGED else base / backend.path,
                 name=backend.name, slots=backend.slots, context=backend.context_tokens, kv_type=backend.kv_type,
                 flash_attention=backend.flash_attention, threads=backend.threads, ubatch=backend.ubatch,
-                chat_template=path(backend.chat_template),
+                chat_template=path(backend.chat_template), tokenizer_pre=backend.tokenizer_pre, eos_id=backend.eos_id,
             )  # fmt: skip
         case "vllm":
             return VllmSpec(
@@ -135,21 +199,45 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
             )  # fmt: skip
 
 
-async def _serve(plan: _Plan, *, as_json: bool) -> None:
+async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> None:
+    from mesh.gateway.auth import Gatekeeper, StaticKeys
+    from mesh.gateway.listening import take_address
+
+    # a mistake in the address is found before anything is made or loaded
+    authenticators = plan.granted.authenticators()
+    Gatekeeper([*([StaticKeys(plan.keys)] if plan.keys else []), *authenticators]).check_bind(plan.gateway.host)
+    taken = take_address(plan.gateway.host, plan.gateway.port)
+    try:
+        await _serve_on(taken, plan, authenticators, note, as_json=as_json)
+    finally:
+        for each in taken:
+            each.close()
+
+
+async def _serve_on(
+    taken: list[socket.socket],
+    plan: _Plan,
+    authenticators: list[Authenticator],
+    note: Callable[[str], None],
+    *,
+    as_json: bool,
+) -> None:
     from mesh.cli.assembly import assembled
     from mesh.gateway.app import Gateway
     from mesh.schema.ids import steward_text
 
-    stop = asyncio.Event()
+    stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with assembled(plan.state, plan.specs, cpu_watts_u=plan.cpu_watts_u, keep_ns=plan.keep_ns) as mesh:
-        gateway = Gateway(mesh.steward, mesh.engines, plan.gateway, keys=plan.keys)
-        bound = await gateway.start(plan.gateway.host, plan.gateway.port)
+        loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
+    async with assembled(plan.state, plan.specs, cpu_watts_u=plan.cpu_watts_u, keep_ns=plan.keep_ns, note=note) as mesh:
+        gateway = Gateway(
+            mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, authenticators=authenticators,
+            routes=plan.routes, origins=plan.origins,
+        )  # fmt: skip
+        bound = await gateway.start(plan.gateway.host, plan.gateway.port, taken)
         try:
-            host = f"[{plan.gateway.host}]" if ":" in plan.gateway.host else plan.gateway.host
-            url = f"http://{host}:{bound}"
+            url = f"http://{_bracketed(plan.gateway.host)}:{bound}"
             steward = steward_text(mesh.steward.public)
             if mesh.recovered:
                 note(
@@ -164,13 +252,24 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
                 note(f"prompts and answers are kept for {days}, to be disclosed to their callers")
             if plan.cpu_watts_u is None:
                 note("energy: no meter; --cpu-watts gives a modelled figure")
-            models = [engine.recipe_id for engine in mesh.engines]
+            models = gateway.backends.names
             note(f"serving {', '.join(models)} on {url}/v1, steward {steward}")
             if as_json:
                 told = {"url": url, "steward": steward, "model": models[0], "models": models}
                 emit({**told, "recovered": len(mesh.recovered)})
                 sys.stdout.flush()
             await stop.wait()
-            note("stopping: no new serves, running ones may end")
+            note("stopping: no new serves, running ones may end; a second signal cuts them")
         finally:
+            cutting = asyncio.ensure_future(_cut(gateway, hurry))
             await gateway.stop()
+            cutting.cancel()
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+async def _cut(gateway: Gateway, hurry: asyncio.Event) -> None:
+    await hurry.wait()
+    gateway.hurry()

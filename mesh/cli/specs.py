@@ -28,6 +28,8 @@ class GgufSpec:
     threads: int | None = None
     ubatch: int | None = None
     chat_template: Path | None = None
+    tokenizer_pre: str | None = None
+    eos_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

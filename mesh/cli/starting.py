@@ -12,12 +12,33 @@ from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.errors import UsageError
 
 if TYPE_CHECKING:
+    from mesh.engine.gguf_described import GgufConfig
     from mesh.engine.protocol import ServingEngine
     from mesh.engine.vllm_managed import ManagedServer
     from mesh.errors import EngineError
 
 _MAX_KEY_BYTES = 4096
 LOOPBACK = "127.0.0.1"
+
+
+def check_files(spec: EngineSpec) -> None:
+    """Look at the files that `spec` names, without loading one. Raises ModelFileError, UsageError or OSError."""
+    if isinstance(spec, ReferenceSpec):
+        return
+    if isinstance(spec, GgufSpec):
+        config = _gguf_config(spec, None)
+        from mesh.engine.gguf_described import check_tokenizer
+        from mesh.identity.model import read_model
+
+        model = read_model(spec.path)
+        check_tokenizer(model, config)
+        config.context_of(model)
+        return
+    _template(spec.chat_template)
+    _key(spec.key_file)
+    for folder in (spec.weights, spec.tokenizer):
+        if folder is not None:
+            os.listdir(folder)
 
 
 async def start_engine(
@@ -32,14 +53,16 @@ async def start_engine(
 
             return ReferenceEngine(spec.name or "reference", **_given(context_tokens=spec.context, slots=spec.slots))
         case GgufSpec():
-            return await _start_gguf(spec, cpu_watts_u)
+            config = _gguf_config(spec, cpu_watts_u)
+            from mesh.engine.gguf import GgufEngine
+
+            return await GgufEngine.start(config)
         case VllmSpec():
             return await _start_vllm(spec, os.environ if environment is None else environment)
 
 
-async def _start_gguf(spec: GgufSpec, cpu_watts_u: int | None) -> ServingEngine:
+def _gguf_config(spec: GgufSpec, cpu_watts_u: int | None) -> GgufConfig:
     try:
-        from mesh.engine.gguf import GgufEngine
         from mesh.engine.gguf_described import GgufConfig
     except ImportError as e:
         raise UsageError(f"GGUF models need the extra: pip install 'servemesh[gguf]' ({e.name} is missing)") from None
@@ -50,11 +73,11 @@ async def _start_gguf(spec: GgufSpec, cpu_watts_u: int | None) -> ServingEngine:
         threads=spec.threads,
         n_ubatch=spec.ubatch,
         chat_template=_template(spec.chat_template),
+        tokenizer_pre=spec.tokenizer_pre,
+        eos_id=spec.eos_id,
         watts_u=cpu_watts_u,
     )
-    return await GgufEngine.start(
-        GgufConfig(spec.path, recipe_id=spec.name or spec.path.stem, flash_attention=spec.flash_attention, **options)
-    )
+    return GgufConfig(spec.path, recipe_id=spec.name or spec.path.stem, flash_attention=spec.flash_attention, **options)
 
 
 async def _start_vllm(spec: VllmSpec, environment: Mapping[str, str]) -> ServingEngine:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mesh.errors import KeyFileError
+
 if TYPE_CHECKING:
     from mesh.ledger.reader import LedgerReader
     from mesh.schema.envelope import SigningKey
@@ -35,6 +37,23 @@ class State:
         if not self.ledger.exists():
             raise FileNotFoundError(f"{self.root}: no ledger here; `mesh serve` makes one, --state names another place")
         return LedgerReader.open(self.ledger)
+
+    def own_key(self) -> SigningKey:
+        """The signing key, a new one in a new place. Beside a ledger a missing key was lost, and a new one would seal
+        nothing there and stand in the way of the backup. Raises KeyFileError."""
+        from mesh.steward import keys
+
+        if os.path.lexists(self.ledger) and not os.path.lexists(self.key):
+            raise KeyFileError(
+                f"key file {self.key}: does not exist, and the ledger beside it is sealed with it; put its backup "
+                "there, or start in another state directory with a new key"
+            )
+        return keys.load_or_create(self.key)
+
+    @property
+    def begins_again(self) -> bool:
+        """Whether there is a key and nothing of its ledger: what the key sealed before, if anything, was lost."""
+        return os.path.lexists(self.key) and not (self.ledger.exists() and self.ledger.stat().st_size)
 
     def load_key(self) -> SigningKey:
         """The signing key. Raises KeyFileError."""

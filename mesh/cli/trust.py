@@ -24,8 +24,9 @@ def add_trust_flag(parser: argparse.ArgumentParser, *, required: bool = True) ->
     )
 
 
-def read_trust(given: Sequence[str]) -> Trust:
-    """What the `--trust` arguments name together. Raises TrustFileError for what is no key and for a key that can bind
+def read_trust(given: Sequence[str], *, flag: str = "--trust") -> Trust:
+    """What the `--trust` arguments, or those of another `flag`, name together.
+    Raises TrustFileError for what is no key and for a key that can bind
     nobody, OSError for a file that cannot be read."""
     from mesh.schema.trust import Trust, trusted_key
 
@@ -37,7 +38,7 @@ def read_trust(given: Sequence[str]) -> Trust:
             else:
                 trust |= Trust.parse(_content(Path(item)))
         except TrustFileError as e:
-            where = "--trust" if item.startswith("ed25519:") else f"--trust {item}"
+            where = flag if item.startswith("ed25519:") else f"{flag} {item}"
             raise TrustFileError(f"{where}: {e}") from None
     return trust
 

@@ -191,6 +191,7 @@ def _take(findings: Findings, piece: Piece, trust: Collection[bytes], *, whole: 
     try:
         if type(piece.envelope) is not bytes:
             raise StructureError("the ledger holds something else than bytes")
+        piece.check_size()
         sealed = check_statement(piece.envelope, trust)
         value = sealed.value
         if whole:

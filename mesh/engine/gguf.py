@@ -1,42 +1,36 @@
 """GGUF models on a CPU: llama.cpp in a child process, seen from the gateway's side.
 
-This side checks the files, owns the chat template and the vocabulary's pieces, and keeps a child alive; the child
-(`gguf_child`) decodes. A child that dies takes the serves in flight with it and is started again, later each time.
+This side checks the files, owns the vocabulary's pieces, and keeps a child alive; the child (`gguf_child`) decodes, and
+another (`template_process`) runs the file's chat template. A child that dies takes the serves in flight with it and is
+started again, later each time; one that hangs is killed first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from mesh.engine import gguf_frames as frames
-from mesh.engine.chat_template import ChatTemplate, rendered
-from mesh.engine.gguf_described import GgufConfig, SelfCheck, backend_id, check_tokenizer
+from mesh.engine.gguf_described import LOADING_S, GgufConfig, SelfCheck, backend_id, check_tokenizer, weights_changed
 from mesh.engine.gguf_process import ChildProcess, Message, restart_delay_s
+from mesh.engine.gguf_running import Running, refusal_of
+from mesh.engine.gguf_watch import PING, SERVES, TEXTS, Watch
 from mesh.engine.grammars import Grammars
-from mesh.engine.protocol import MAX_SCORES, Scores, Served, TokenSink, scores_wanted
-from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, SchemaError, WeightsChanged
+from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, scores_wanted
+from mesh.engine.template_process import TemplateProcess, render_chat
+from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, WeightsChanged
 from mesh.identity.files import FileIdentity
 from mesh.identity.model import GgufModel, read_model
 from mesh.identity.weights import Weights, digest_files
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity, ServeOutcome
-from mesh.schema.request import ServeRequest, pack_ids, unpack_ids
+from mesh.schema.request import ServeRequest, pack_ids
 
-
-@dataclass(slots=True)
-class _Running:
-    """A serve in the child."""
-
-    sink: TokenSink
-    vocabulary: int
-    done: asyncio.Future[str]
-    tokens: list[int] = field(default_factory=list)
-    margins: list[float | None] = field(default_factory=list)
+log = logging.getLogger(__name__)
 
 
 class GgufEngine:
@@ -65,9 +59,10 @@ class GgufEngine:
         self._config, self._random = config, random
         self._model: GgufModel
         self._weights: Weights
-        self._template: ChatTemplate | None = None
+        self._template: TemplateProcess | None = None
         self._pieces: tuple[bytes, ...] = ()
         self._child: ChildProcess | None = None
+        self._watch: Watch  # of this child
         self._loaded: asyncio.Future[Message] | None = None
         self._up = asyncio.Event()
         self._closed = False
@@ -75,7 +70,7 @@ class GgufEngine:
         self._restarting: asyncio.Task[None] | None = None
         self._restart_at = 0.0  # monotonic seconds
         self._failures = 0  # since a serve last ended well
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, Running] = {}
         self._texts: dict[int, asyncio.Future[list[int]]] = {}
         self._numbered = 0
         self._grammars = Grammars()
@@ -105,26 +100,15 @@ class GgufEngine:
         return self.self_check.deterministic
 
     def refusal(self, request: ServeRequest) -> str | None:
-        sampling, vocabulary = request.sampling, len(self._pieces)
-        if request.decision is not None:
-            return "decision: this engine makes no typed decisions"
-        if (reason := self._grammars.refusal(sampling)) is not None:
-            return reason
-        if any(pair[0] >= vocabulary for pair in sampling.logit_bias):
-            return f"logit_bias: names an id that the vocabulary of {vocabulary} does not have"
-        if request.prompt_tokens < 1:
-            return "prompt: empty, there is nothing to go on from"
-        needed = request.prompt_tokens + request.max_tokens
-        if needed > self.context_tokens:
-            return f"max_tokens: prompt and output need {needed} tokens, the context holds {self.context_tokens}"
-        return None
+        reason = self._grammars.refusal(request.sampling)
+        return reason or refusal_of(request, len(self._pieces), self.context_tokens)
 
     async def ready(self) -> None:
         if not self._up.is_set():
             raise self._unavailable()
         changed = await asyncio.to_thread(self._weights.changed)
         if changed is not None:
-            raise WeightsChanged(f"model files: {changed}: to be digested again before they are served")
+            raise weights_changed(changed)
 
     async def until_up(self) -> None:
         """Wait for a child that is being started again. Raises EngineUnavailable where none will be."""
@@ -151,13 +135,15 @@ class GgufEngine:
         if sink.cancelled.is_set():
             return self._served("cancelled", prompt, [], [])
         number = self._number()
-        running = _Running(sink, len(self._pieces), asyncio.get_running_loop().create_future())
+        running = Running(sink, len(self._pieces), asyncio.get_running_loop().create_future())
         self._running[number] = running
-        sampling = request.sampling.to_map()
+        self._watch.owe(SERVES)
+        sampling = request.sampling
+        wanted = scores_wanted(sink)
         child.send({
             "op": "serve", "serve": number, "prompt": pack_ids(prompt), "max_tokens": request.max_tokens,
-            "sampling": sampling, "scores": -1 if (wanted := scores_wanted(sink)) is None else wanted,
-            "grammar": self._grammars.text(request.sampling.grammar) or "",
+            "sampling": sampling.to_map(), "scores": -1 if wanted is None else wanted,
+            "grammar": self._grammars.text(sampling.grammar) or "",
         })  # fmt: skip
         cancelled: asyncio.Future[Any] = asyncio.ensure_future(sink.cancelled.wait())
         endings: set[asyncio.Future[Any]] = {running.done, cancelled}
@@ -169,6 +155,8 @@ class GgufEngine:
         finally:
             cancelled.cancel()
             del self._running[number]
+            if not self._running:
+                self._watch.settle(SERVES)
             # where this task was cancelled or its sink failed the child need not go on
             done = running.done
             if not done.done() or done.cancelled() or done.exception() is not None:
@@ -179,11 +167,12 @@ class GgufEngine:
     async def close(self) -> None:
         self._closed = True
         await self._stop(EngineFailed("gguf engine: closed"))
+        await self._close_template()
 
     async def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:
-        return await rendered(self._template, "model file", messages, tools)
+        return await render_chat(self._template, messages, tools, where="the model file")
 
     async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
         child = self._child
@@ -192,11 +181,14 @@ class GgufEngine:
         number = self._number()
         answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         self._texts[number] = answer
+        self._watch.owe(TEXTS)
         try:
             child.send({"op": "encode", "call": number, "text": text, "special": special, "bare": bare})
             return await answer
         finally:
-            self._texts.pop(number, None)
+            del self._texts[number]
+            if not self._texts:
+                self._watch.settle(TEXTS)
 
     def piece(self, token: int) -> bytes:
         if not 0 <= token < len(self._pieces):
@@ -221,15 +213,34 @@ class GgufEngine:
         changed = self._weights.changed()
         if changed is not None or any(before[file.name] != file.identity for file in self._weights.files):
             raise WeightsChanged(f"model files: {changed or 'replaced'} while they were loaded")
+        await self._close_template()
+        source = config.chat_template if config.chat_template is not None else self._model.header.chat_template
+        if source is not None:
+            spelled = {name: loaded[name].decode(errors="replace") for name in ("bos", "eos")}
+            self._template = await TemplateProcess.start(source, **spelled)
         self._describe(loaded)
+
+    async def _close_template(self) -> None:
+        template, self._template = self._template, None
+        if template is not None:
+            await template.close()
 
     async def _load(self) -> Message:
         """Start a child and wait until it measured its model."""
         self._loaded = asyncio.get_running_loop().create_future()
         try:
-            self._child = await ChildProcess.start(self._on_message, self._on_end)
-            self._child.send(self._config.load_message(self._model))
-            return await self._loaded
+            child = self._child = await ChildProcess.start(self._on_message, self._on_end)
+            self._watch = Watch(
+                max(LOADING_S, self._config.silent_s),
+                hung=lambda how: child.kill(EngineFailed(f"engine process: {how}")),
+                ping=lambda: child.send({"op": "ping"}),
+            )
+            self._watch.start()
+            child.send(self._config.load_message(self._model))
+            loaded = await self._loaded
+            if self._child is child:  # it may have ended since
+                self._watch.start(self._config.silence_of(loaded["token_cpu_ns"]))
+            return loaded
         finally:
             self._loaded = None
 
@@ -240,9 +251,6 @@ class GgufEngine:
         slots, results = loaded["slots"], loaded["check"]
         self.self_check = SelfCheck({name: None if at == -1 else at for name, at in results.items()}, slots > 1)
         self._pieces = tuple(loaded["pieces"])
-        source = config.chat_template if config.chat_template is not None else model.header.chat_template
-        spelled = {name: loaded[name].decode(errors="replace") for name in ("bos", "eos")}
-        self._template = None if source is None else ChatTemplate(source, **spelled)
         self.template_digest = None if self._template is None else self._template.digest
         self.tool_form = None if self._template is None else self._template.tool_form
         self.settings = config.settings(model, template=self.template_digest, add_bos=loaded["add_bos"])
@@ -267,14 +275,19 @@ class GgufEngine:
         self._fail_all(reason)
         child, self._child = self._child, None
         if child is not None:
+            self._watch.stop()
             await child.close()
 
     def _on_end(self, reason: EngineError) -> None:
         was_up = self._up.is_set()
         self._up.clear()
-        self._child = None
+        self._watch.stop()
+        child, self._child = self._child, None
+        said = "" if child is None else child.said  # for the operator, who starts the engine or reads the log
         if self._loaded is not None and not self._loaded.done():
-            self._loaded.set_exception(reason)
+            self._loaded.set_exception(type(reason)(f"{reason}{said}"))
+        else:
+            log.warning("%s%s", reason, said)
         self._fail_all(reason)
         if was_up and not self._closed:
             self._restarting = asyncio.create_task(self._restart())
@@ -287,11 +300,12 @@ class GgufEngine:
             await asyncio.sleep(delay)
             changed = await asyncio.to_thread(self._weights.changed)
             if changed is not None:
-                self._trouble = WeightsChanged(f"model files: {changed}: to be digested again before they are served")
+                self._trouble = weights_changed(changed)
                 break
             try:
                 self._describe(await self._load())
-            except EngineError:
+            except EngineError as e:
+                log.warning("gguf engine: not started again: %s", e)
                 continue
             break
         self._restarting = None
@@ -302,15 +316,23 @@ class GgufEngine:
         if self._trouble is not None:
             return self._trouble
         seconds = max(1, round(self._restart_at - time.monotonic() + 0.5))
-        return EngineUnavailable(f"gguf engine: its process ended and is started again, try in {seconds} s")
+        return EngineUnavailable(
+            f"gguf engine: its process ended and is started again, try in {seconds} s", retry_after_s=seconds
+        )
 
     # --- what the child says
 
     def _on_message(self, message: Message) -> None:
         match message["op"]:
             case "step":
-                for made in frames.unpack_step(message["tokens"]):
-                    self._take(*made)
+                self._watch.sign(SERVES)
+                for serve, token, margin, scores in frames.unpack_step(message["tokens"]):
+                    if (running := self._running.get(serve)) is not None:
+                        running.take(token, margin, scores)
+            case "alive":
+                self._watch.sign(SERVES)
+            case "pong":
+                self._watch.settle(PING)
             case "done":
                 if message["finish"] not in frames.FINISHES:
                     raise EngineFailed("engine pipe: done.finish is none that a child may report")
@@ -318,11 +340,7 @@ class GgufEngine:
             case "failed":
                 self._end(message["serve"], EngineFailed(f"gguf engine: {message['reason']}"))
             case "encoded":
-                try:
-                    ids = unpack_ids(message["ids"])
-                except SchemaError as e:
-                    raise EngineFailed(f"engine pipe: encoded.ids: {e}") from None
-                self._answer(message["call"], ids)
+                self._answer(message["call"], frames.unpack_encoded(message["ids"]))
             case "refused":
                 self._answer(message["call"], EngineFailed(message["reason"]))
             case "loaded":
@@ -331,32 +349,13 @@ class GgufEngine:
                     raise EngineFailed("engine pipe: loaded twice")
                 self._loaded.set_result(message)
 
-    def _take(self, serve: int, token: int, margin: float | None, scores: Scores | None) -> None:
-        running = self._running.get(serve)
-        if running is None or running.done.done():
-            return
-        if token >= running.vocabulary:
-            raise EngineFailed(f"engine pipe: id {token} outside the vocabulary of {running.vocabulary}")
-        running.tokens.append(token)
-        running.margins.append(margin)
-        try:
-            if scores is None:
-                running.sink.put(token)
-            else:
-                running.sink.put(token, scores)
-        except Exception as e:  # noqa: BLE001 - one serve's sink must not end the others
-            running.done.set_exception(EngineFailed(f"gguf engine: the sink failed: {type(e).__name__}"))
-
     def _end(self, serve: int, ending: str | EngineError) -> None:
-        running = self._running.get(serve)
-        if running is None or running.done.done():
-            return
-        if isinstance(ending, EngineError):
-            running.done.set_exception(ending)
-        else:
-            running.done.set_result(ending)
+        self._watch.sign(SERVES)
+        if (running := self._running.get(serve)) is not None:
+            running.end(ending)
 
     def _answer(self, call: int, answer: list[int] | EngineError) -> None:
+        self._watch.sign(TEXTS)
         waiting = self._texts.get(call)
         if waiting is None or waiting.done():
             return

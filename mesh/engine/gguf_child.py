@@ -1,68 +1,33 @@
 """The process that holds the native library: it may abort, the gateway may not.
 
-Reads frames from what was its standard input, writes frames to what was its standard output. Both are moved away
-first, and everything the library prints goes to standard error, of which the parent keeps the end. No text that a
-client sent is ever printed.
+Reads frames from what was its standard input, writes frames to what was its standard output (see `child`).
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import os
 import queue
-import signal
 import sys
 import threading
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 from mesh.engine import gguf_frames as frames
+from mesh.engine.child import become_child, report
 from mesh.errors import EngineFailed, EngineUnsupported, MeshError
 
-_PR_SET_PDEATHSIG = 1
 _CONTROLS = ("temperature_u", "top_p_u", "top_k", "min_p_u", "frequency_penalty_u", "presence_penalty_u",
              "repetition_penalty_u", "seed")  # fmt: skip
 
 
 def main() -> None:
     """`argv[1]` is the parent's process id."""
-    _die_with(int(sys.argv[1]))
-    sys.excepthook = _report
-    threading.excepthook = lambda args: _report(args.exc_type, args.exc_value, args.exc_traceback)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    pipes = become_child(int(sys.argv[1]))
     # the library's threads would otherwise spin between two tokens and be metered for it
     os.putenv("OMP_WAIT_POLICY", "passive")
-    Child(*_take_pipes()).run()
-
-
-def _die_with(parent: int) -> None:
-    """Linux ends this process with the thread that started it. Elsewhere, and should that not work, the closed pipe
-    does (see `Child._read`)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it went before we asked
-            os._exit(0)
-
-
-def _take_pipes() -> tuple[int, int]:
-    reading, writing = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return reading, writing
-
-
-def _report(kind: type[BaseException], value: BaseException | None, trace: TracebackType | None) -> None:
-    """Print where something went wrong and what kind of thing, but none of its values: they may hold a prompt."""
-    where = traceback.extract_tb(trace)[-1:] if trace is not None else []
-    places = "".join(f" at {Path(frame.filename).name}:{frame.lineno}" for frame in where)
-    said = f": {value}" if isinstance(value, MeshError) else ""
-    print(f"engine child: {kind.__name__}{places}{said}", file=sys.stderr, flush=True)
+    Child(*pipes).run()
 
 
 class Child:
@@ -87,7 +52,7 @@ class Child:
             self._send({"op": "fault", "kind": kind, "reason": str(e)})
             code = 3
         except BaseException as e:  # noqa: BLE001 - reported, and the process ends
-            _report(type(e), e, e.__traceback__)
+            report(type(e), e, e.__traceback__)
             code = 4
         # not sys.exit: the threads may be inside the library, whose memory a tidy end would free under them
         os._exit(code)
@@ -100,6 +65,8 @@ class Child:
                     if message["op"] == "cancel":
                         with self._serves_lock:
                             self._cancelled |= self._known & {message["serve"]}
+                    elif message["op"] == "ping":
+                        self._send({"op": "pong"})
                     elif message["op"] == "encode":
                         self._texts.put(message)
                     else:
@@ -108,7 +75,7 @@ class Child:
                                 self._known.add(message["serve"])
                         self._orders.put(message)
         except (OSError, EngineFailed) as e:
-            _report(type(e), e, None)
+            report(type(e), e, None)
         os._exit(0)  # the parent closed the pipe, or is gone
 
     def _send(self, message: Mapping[str, Any]) -> None:
@@ -167,6 +134,8 @@ class Child:
                         for serve, t, margin, scores in step.tokens
                     ],
                 })  # fmt: skip
+            elif not step.ended and not step.failed:  # part of a prompt: the parent waits for a sign of life
+                self._send({"op": "alive"})
             for serve, finish in step.ended:
                 self._forget(serve)
                 self._send({"op": "done", "serve": serve, "finish": finish})

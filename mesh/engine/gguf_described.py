@@ -10,13 +10,15 @@ from typing import Any, Final
 
 from blake3 import blake3
 
-from mesh.errors import ModelFileError, UsageError
+from mesh.errors import ModelFileError, UsageError, WeightsChanged
 from mesh.identity.metadata import GgufArray, Metadata
 from mesh.identity.model import GgufModel
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity
 
 DEFAULT_CONTEXT_TOKENS: Final = 4096
+LOADING_S: Final = 120.0  # that a child which loads its model may leave a ping unanswered
+_SLOWER: Final = 4  # times that a token may take longer in a late batch, or in company, than when it was measured
 _PRE, _EOS = "tokenizer.ggml.pre", "tokenizer.ggml.eos_token_id"
 # The wheel's kernels are compiled for one instruction set and do not look at the machine.
 _ISA: Final = {"x86_64": "x86_64-avx2", "amd64": "x86_64-avx2", "aarch64": "aarch64-neon", "arm64": "aarch64-neon"}
@@ -30,7 +32,8 @@ class GgufConfig:
     `context_tokens` holds prompt and output of one serve (None: the model's own, up to 4096). `chat_template` is used
     instead of the file's; `tokenizer_pre` and `eos_id` fill fields that an old file lacks. `together_always` runs
     `slots` serves at once even where that changes the numbers; then no serve is claimed to repeat. `watts_u` is what
-    the processor is taken to draw per busy core, in microwatts. `fidelity` replaces the rating by bits per weight.
+    the processor is taken to draw per busy core, in microwatts. `fidelity` replaces the rating by bits per weight. A
+    child that has work and gives no sign of it for `silent_s` seconds is killed and started again.
     """
 
     path: Path
@@ -50,6 +53,7 @@ class GgufConfig:
     eos_id: int | None = None
     fidelity: Fidelity | None = None
     watts_u: int | None = None
+    silent_s: float = 120.0
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -59,6 +63,8 @@ class GgufConfig:
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
                 raise UsageError(f"gguf engine: {name} is {value}, expected {least} to {most}")
+        if not 0.1 <= self.silent_s <= 86_400:
+            raise UsageError(f"gguf engine: silent_s is {self.silent_s}, expected 0.1 to 86400")
         if self.n_batch < self.n_ubatch + self.slots:
             raise UsageError(f"gguf engine: n_batch is {self.n_batch}, expected at least n_ubatch + slots")
         if self.kv_type not in _KV_TYPES:
@@ -71,6 +77,10 @@ class GgufConfig:
         """Metadata fields that are given from outside, by name."""
         given: tuple[tuple[str, str | int | None], ...] = ((_EOS, self.eos_id), (_PRE, self.tokenizer_pre))
         return tuple((name, value) for name, value in given if value is not None)
+
+    def silence_of(self, token_cpu_ns: int) -> float:
+        """Seconds that a child may give no sign of its work: `silent_s`, or longer where one batch takes longer."""
+        return max(self.silent_s, _SLOWER * (self.n_ubatch + self.slots) * token_cpu_ns / 1e9)
 
     def context_of(self, model: GgufModel) -> int:
         """Tokens for each serve. Raises ModelFileError where more is asked for than the model was made for."""
@@ -130,6 +140,10 @@ def check_tokenizer(model: GgufModel, config: GgufConfig) -> None:
 
 def _missing(model: GgufModel, field: str, expected: str) -> ModelFileError:
     return ModelFileError(f"{model.header.label}: {field} is missing, expected {expected}", field=field)
+
+
+def weights_changed(how: str) -> WeightsChanged:
+    return WeightsChanged(f"model files: {how}: restart the gateway to digest them again and serve them as they are")
 
 
 def tokenizer_digest(metadata: Metadata) -> bytes:

@@ -10,32 +10,39 @@ import struct
 from typing import Any, Final
 
 from mesh.engine.protocol import Scores
-from mesh.errors import EncodingError, EngineFailed
+from mesh.errors import EncodingError, EngineFailed, SchemaError
 from mesh.schema import canonical
+from mesh.schema.request import unpack_ids
 
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024  # the pieces of a vocabulary of a million ids, a prompt of 16 million ids
 _HEAD: Final = struct.Struct(">I")
 _MARGIN: Final = struct.Struct("<d")
 _SCORE: Final = struct.Struct("<Id")
 
+Known = dict[str, dict[str, type]]  # for each op its fields
+
 # From the engine to its child.
-TO_CHILD: Final[dict[str, dict[str, type]]] = {
+TO_CHILD: Final[Known] = {
     "load": {"path": str, "settings": dict, "overrides": list, "together_always": bool},
     # `scores`: of how many of the likeliest ids, -1: none at all; `grammar`: its text, empty: none
     "serve": {"serve": int, "prompt": bytes, "max_tokens": int, "sampling": dict, "scores": int,
               "grammar": str},
     "cancel": {"serve": int},
     "encode": {"call": int, "text": str, "special": bool, "bare": bool},
+    "ping": {},
 }  # fmt: skip
 # From the child. `step` has one [serve, id, margin, scores] for each sequence that grew; a margin is 8 bytes of
 # little-endian float64 (payload values have no floats), empty where there is none. Scores are that of the id and, for
-# each of the likeliest, its id as u32 and its own; empty where nobody wants them.
-FROM_CHILD: Final[dict[str, dict[str, type]]] = {
+# each of the likeliest, its id as u32 and its own; empty where nobody wants them. `alive` stands for a step in which
+# none grew.
+FROM_CHILD: Final[Known] = {
     "loaded": {
         "version": str, "library": bytes, "pieces": list, "bos": bytes, "eos": bytes, "add_bos": bool, "check": dict,
         "slots": int, "token_cpu_ns": int,
     },
     "step": {"tokens": list},
+    "alive": {},
+    "pong": {},
     "done": {"serve": int, "finish": str},
     "failed": {"serve": int, "reason": str},
     "encoded": {"call": int, "ids": bytes},
@@ -56,7 +63,7 @@ class FrameReader:
     """Takes bytes as they come and gives the maps that are complete, each checked against `known`. Raises EngineFailed
     at the first byte that cannot belong to a right frame; nothing can be read after that."""
 
-    def __init__(self, known: dict[str, dict[str, type]], *, max_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, known: Known, *, max_bytes: int = MAX_FRAME_BYTES) -> None:
         self._known = known
         self._max_bytes = max_bytes
         self._pending = bytearray()
@@ -127,6 +134,14 @@ def unpack_step(tokens: list[Any]) -> list[tuple[int, int, float | None, Scores 
             case _:
                 raise EngineFailed("engine pipe: step.tokens holds something else than [serve, id, margin, scores]")
     return out
+
+
+def unpack_encoded(ids: bytes) -> list[int]:
+    """The ids of an `encoded`. Raises EngineFailed."""
+    try:
+        return unpack_ids(ids)
+    except SchemaError as e:
+        raise EngineFailed(f"engine pipe: encoded.ids: {e}") from None
 
 
 def check_loaded(message: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The engine's child as a process: started, listened to, stopped, and its end put into words."""
+"""A child of the engine as a process: started, listened to, stopped, and its end put into words."""
 
 from __future__ import annotations
 
@@ -28,17 +28,21 @@ Message = dict[str, Any]
 
 class ChildProcess:
     """One child, from its start to its end. `on_message` gets every frame but `fault`, `on_end` the reason, once, when
-    the process is gone. Both run on the event loop; neither runs after `close` returned."""
+    the process is gone. Both run on the event loop; neither runs after `close` returned. What it printed last is in
+    `said` and not in the reason, which clients get to see."""
 
     def __init__(
-        self, process: Process, on_message: Callable[[Message], None], on_end: Callable[[EngineError], None]
-    ) -> None:
+        self, process: Process, on_message: Callable[[Message], None], on_end: Callable[[EngineError], None],
+        reader: frames.FrameReader, name: str,
+    ) -> None:  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         self._process = process
         self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
         self._on_message, self._on_end = on_message, on_end
+        self._reader, self._name = reader, name
+        self._why_killed: EngineError | None = None
         self._tail = bytearray()
         self._fault: Message | None = None
         self._ended = False
@@ -46,17 +50,18 @@ class ChildProcess:
 
     @classmethod
     async def start(
-        cls, on_message: Callable[[Message], None], on_end: Callable[[EngineError], None], *, boot: str = BOOT
-    ) -> ChildProcess:
-        """`boot` is the Python text that the child runs. On Linux it dies with the thread that calls this, so that is
-        the event loop's and no pool's."""
+        cls, on_message: Callable[[Message], None], on_end: Callable[[EngineError], None], *, boot: str = BOOT,
+        known: frames.Known = frames.FROM_CHILD, max_bytes: int = frames.MAX_FRAME_BYTES, name: str = "engine",
+    ) -> ChildProcess:  # fmt: skip
+        """`boot` is the Python text that the child runs, `known` and `max_bytes` what it may say. On Linux it dies with
+        the thread that calls this, so that is the event loop's and no pool's."""
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-c", boot, str(os.getpid()), *sys.path, stdin=PIPE, stdout=PIPE, stderr=PIPE
             )
         except OSError as e:
-            raise EngineFailed(f"engine process: cannot be started: {e}") from None
-        return cls(process, on_message, on_end)
+            raise EngineFailed(f"{name} process: cannot be started: {e}") from None
+        return cls(process, on_message, on_end, frames.FrameReader(known, max_bytes=max_bytes), name)
 
     @property
     def pid(self) -> int:
@@ -68,6 +73,11 @@ class ChildProcess:
         data = frames.pack_frame(dict(message))
         if not self._ended and not self._stdin.is_closing():
             self._stdin.write(data)
+
+    def kill(self, reason: EngineError) -> None:
+        """End it at once. `on_end` gets `reason` when it is gone."""
+        self._why_killed = self._why_killed or reason
+        self._kill()
 
     async def close(self) -> None:
         """End it: it leaves when its pipe closes, and is killed if it has not done so in time."""
@@ -81,7 +91,7 @@ class ChildProcess:
         await self._reading
 
     async def _read(self) -> None:
-        reader = frames.FrameReader(frames.FROM_CHILD)
+        reader = self._reader
         listening = asyncio.create_task(self._listen())
         broken: EngineError | None = None
         orderly = False
@@ -106,11 +116,13 @@ class ChildProcess:
             with contextlib.suppress(OSError):
                 await self._stdin.wait_closed()
             self._ended = True
-        if self._fault is None:
-            self._on_end(broken or EngineFailed(f"engine process: ended with {_how(code)}{self._said()}"))
+        if self._why_killed is not None:
+            self._on_end(self._why_killed)
+        elif self._fault is None:
+            self._on_end(broken or EngineFailed(f"{self._name} process: ended with {_how(code)}"))
         else:
             kind = EngineUnsupported if self._fault["kind"] == "unsupported" else EngineFailed
-            self._on_end(kind(self._fault["reason"] + self._said()))
+            self._on_end(kind(self._fault["reason"]))
 
     async def _gone(self) -> int:
         """Its exit code. A process that closed its output has nothing more to say and gets a moment to leave."""
@@ -130,8 +142,10 @@ class ChildProcess:
             self._tail += data
             del self._tail[:-_TAIL_BYTES]
 
-    def _said(self) -> str:
-        """The last lines that it printed, fit to stand in a message."""
+    @property
+    def said(self) -> str:
+        """The last lines that it printed, fit to follow a message; empty where it printed none. For the operator: it
+        is the library's text, with paths in it."""
         lines = [line.strip() for line in self._tail.decode(errors="replace").splitlines() if line.strip()]
         said = " | ".join("".join(c if c.isprintable() else "?" for c in line) for line in lines[-_TAIL_LINES:])
         return f"; it last said: {said}" if said else ""

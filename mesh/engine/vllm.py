@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from mesh.engine.chat_template import ChatTemplate
 from mesh.engine.grammars import Grammars
 from mesh.engine.hf_model import HfModel, read_hf_model
 from mesh.engine.hf_tokenizer import HfTokenizer, read_hf_tokenizer
 from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, scores_wanted
+from mesh.engine.template_process import TemplateProcess
 from mesh.engine.vllm_described import (
     ServerFacts,
     VllmConfig,
@@ -28,12 +28,12 @@ from mesh.engine.vllm_described import (
 )
 from mesh.engine.vllm_http import VllmServer
 from mesh.engine.vllm_known import known
-from mesh.engine.vllm_managed import ManagedServer
-from mesh.engine.vllm_requests import completion_body, refusal_of
-from mesh.engine.vllm_selfcheck import TOKENS, Numbers, SelfCheck, measure
-from mesh.engine.vllm_stream import Chunk, Transcript, Usage, read_answer
+from mesh.engine.vllm_own import Launch, OwnServer
+from mesh.engine.vllm_requests import bent, completion_body, refusal_of
+from mesh.engine.vllm_selfcheck import Numbers, SelfCheck, ask_numbers, measure
+from mesh.engine.vllm_stream import Chunk, Transcript, Usage
 from mesh.engine.vllm_text import VllmText
-from mesh.errors import EngineError, EngineFailed, EngineUnavailable, EngineUnsupported, UsageError, WeightsChanged
+from mesh.errors import EngineError, EngineFailed, EngineUnavailable, UsageError, WeightsChanged
 from mesh.identity.weights import Weights, folder_weights
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity, ServeOutcome
@@ -41,12 +41,7 @@ from mesh.schema.request import ServeRequest
 
 log = logging.getLogger(__name__)
 
-Launch = Callable[[Callable[[EngineError], None]], Awaitable[ManagedServer]]
-
 _PROBES: Final = 4  # connections beside those of the serves: texts to tokenize
-_POLL_S: Final = 0.25  # between two looks at a server that is starting
-_RESTART_FIRST_S: Final = 1.0
-_RESTART_MOST_S: Final = 60.0
 # Ids that every tokenizer has, for a server whose vocabulary nobody told.
 _SMALL_VOCABULARY: Final = 256
 
@@ -74,22 +69,20 @@ class VllmEngine:
 
     def __init__(self, config: VllmConfig, *, launch: Launch | None, random: Callable[[int], bytes]) -> None:
         self.slots = config.slots
-        self._config, self._launch, self._random = config, launch, random
+        self._config, self._random = config, random
         self._server = VllmServer(config.url, key=config.key, connections=config.slots + _PROBES, idle_s=config.idle_s)
-        self._managed: ManagedServer | None = None
+        self._own = None if launch is None else OwnServer(launch, self._server, self._lost)
         self._weights: Weights | None = None
         self._model: HfModel | None = None
         self._tokenizer: HfTokenizer | None = None
-        self._template: ChatTemplate | None = None
+        self._template: TemplateProcess | None = None
         self._text: VllmText
         self._facts: ServerFacts
         self._up = False
         self._closed = False
         self._met = False  # the server that was asked last is the one that was measured
-        self._ended: EngineError | None = None  # how our own server ended, until it is up again
         self._restarting: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
-        self._failures = 0  # starts since a serve last ended well
         self._grammars = Grammars()
         self.learn = self._grammars.learn
 
@@ -115,7 +108,7 @@ class VllmEngine:
 
     @property
     def pid(self) -> int | None:
-        return None if self._managed is None else self._managed.pid
+        return None if self._own is None else self._own.pid
 
     def deterministic(self, request: ServeRequest) -> bool:
         return self.self_check.deterministic
@@ -158,7 +151,8 @@ class VllmEngine:
                 for task in (reading, cancelled):
                     task.cancel()
                 await asyncio.wait({reading, cancelled})
-        self._failures = 0
+        if self._own is not None:
+            self._own.failures = 0
         return self._served(transcript, usage)
 
     async def close(self) -> None:
@@ -167,9 +161,11 @@ class VllmEngine:
             if task is not None:
                 task.cancel()
                 await asyncio.wait({task})
+        if self._template is not None:
+            await self._template.close()
         await self._server.close()
-        if self._managed is not None:
-            await self._managed.stop()
+        if self._own is not None:
+            await self._own.stop()
 
     # --- what it says of itself
 
@@ -177,9 +173,8 @@ class VllmEngine:
         config = self._config
         if config.weights is not None:
             self._weights = await asyncio.to_thread(folder_weights, config.weights)
-        if self._launch is not None:
-            self._managed = await self._launch(self._on_end)
-            await self._until_it_answers()
+        if self._own is not None:
+            await self._own.begin()
         self._facts = await self._identify()
         self.recipe_id = config.recipe_id or self._facts.model
         if config.weights is not None:
@@ -187,6 +182,8 @@ class VllmEngine:
         await self._read_text()
         self._describe(await self._measure())
         await self._check_weights()  # what was digested is what the server had loaded by then
+        if self._own is not None and self._own.ended is not None:  # while it was measured
+            raise self._own.ended
         self._up = self._met = True
 
     async def _identify(self) -> ServerFacts:
@@ -201,7 +198,8 @@ class VllmEngine:
         self._model = await asyncio.to_thread(read_hf_model, folder)
         tokenizer = await asyncio.to_thread(read_hf_tokenizer, folder)
         source = config.chat_template or tokenizer.template
-        self._template = None if source is None else ChatTemplate(source, bos=tokenizer.bos, eos=tokenizer.eos)
+        if source is not None:
+            self._template = await TemplateProcess.start(source, bos=tokenizer.bos, eos=tokenizer.eos)
         self._tokenizer = tokenizer
         self._text = VllmText(self._server, self._facts.model, tokenizer, self._template)
         await self._text.check()
@@ -216,25 +214,10 @@ class VllmEngine:
 
     async def _numbers(self, prompt: Sequence[int], salt: str, sampling: Mapping[str, Any]) -> Numbers:
         """One request of the self-check; the first one also says what the server calls itself."""
-        body = {
-            "model": self._facts.model, "prompt": list(prompt), "max_tokens": TOKENS, "ignore_eos": True,
-            "return_token_ids": True, "logprobs": 2, "return_tokens_as_token_ids": True, "cache_salt": salt,
-            "top_p": 1.0, "top_k": 0, "min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": 0.0,
-            "repetition_penalty": 1.0, **sampling,
-        }  # fmt: skip
-        answer = read_answer(await self._server.complete(body))
-        if not isinstance(answer, Chunk) or answer.tokens is None or answer.prompt is None:
-            raise EngineUnsupported(
-                f"vllm server at {self._server.url}: gives no token ids (return_token_ids): too old, or no vLLM; "
-                "text is not metered by tokenizing it again"
-            )
-        if answer.chosen is None:
-            raise EngineUnsupported(f"vllm server at {self._server.url}: gives no log-probabilities (logprobs)")
-        if answer.prompt != tuple(prompt) or len(answer.tokens) != TOKENS:
-            raise EngineFailed(f"vllm server at {self._server.url}: clipped a prompt or an answer in the self-check")
+        numbers, fingerprint = await ask_numbers(self._server, self._facts.model, prompt, salt, sampling)
         if self._facts.fingerprint is None:
-            self._facts = self._facts.named(answer.fingerprint)
-        return answer.tokens, answer.chosen
+            self._facts = self._facts.named(fingerprint)
+        return numbers
 
     def _describe(self, check: SelfCheck) -> None:
         facts, config, model = self._facts, self._config, self._model
@@ -273,7 +256,9 @@ class VllmEngine:
     async def _check_weights(self) -> None:
         changed = None if self._weights is None else await asyncio.to_thread(self._weights.changed)
         if changed is not None:
-            raise WeightsChanged(f"model folder: {changed}: to be digested again before it is served")
+            raise WeightsChanged(
+                f"model folder: {changed}: restart the gateway to digest it again and serve it as it is"
+            )
 
     def _asked(self, task: asyncio.Task[None]) -> None:
         self._asking = None
@@ -295,6 +280,11 @@ class VllmEngine:
             raise
         except (EngineError, UsageError) as e:
             raise EngineUnavailable(str(e)) from None
+        await self._hold_to_its_word(facts)
+        self._met = True
+
+    async def _hold_to_its_word(self, facts: ServerFacts) -> None:
+        """Refuse a server that is another than was measured; measure again one that was started again."""
         difference = self._facts.difference(facts)
         if difference is not None:
             raise EngineUnavailable(
@@ -302,7 +292,6 @@ class VllmEngine:
             )
         if facts.started_s is None or facts.started_s != self._facts.started_s:
             await self._take_again(facts)
-        self._met = True
 
     async def _take_again(self, facts: ServerFacts) -> None:
         """A new start of the server. Serves go on only if it gives the same numbers as before."""
@@ -321,48 +310,23 @@ class VllmEngine:
             raise EngineUnavailable(f"vllm server at {self._server.url}: was started again and {what} than before")
         self._describe(check)
 
-    # --- a server of our own
-
-    async def _until_it_answers(self) -> None:
-        """Wait for a server that is loading. Raises how it ended, if it did."""
-        while True:
-            if self._ended is not None:
-                raise self._ended
-            try:
-                await self._server.models()
-            except EngineError:
-                await asyncio.sleep(_POLL_S)
-            else:
-                return
-
-    def _on_end(self, reason: EngineError) -> None:
+    def _lost(self, reason: EngineError) -> None:
+        """Our own server ended."""
         was_up, self._up = self._up, False
-        self._ended = reason
-        if not self._closed:
-            log.warning("%s", reason)  # the server's own last lines are for the operator, not for clients
-        if was_up and not self._closed:
+        if self._closed:
+            return
+        log.warning("%s", reason)  # the server's own last lines are for the operator, not for clients
+        if was_up:
             self._restarting = asyncio.create_task(self._restart())
 
     async def _restart(self) -> None:
-        assert self._launch is not None
-        while True:
-            await asyncio.sleep(min(_RESTART_FIRST_S * 2 ** min(self._failures, 16), _RESTART_MOST_S))
-            self._failures += 1
-            try:
-                await self._check_weights()
-                if self._managed is not None:
-                    await self._managed.stop()
-                self._ended = None
-                self._managed = await self._launch(self._on_end)
-                await self._until_it_answers()
-                await self._take_again(await self._identify())
-            except (EngineError, UsageError) as e:  # UsageError: it serves another model now
-                log.warning("vllm engine: not started again: %s", e)
-                continue
-            if self._ended is None:
-                break
+        assert self._own is not None
+        await self._own.begin_again(self._check_weights, self._recognize)
         self._restarting = None
         self._up = True
+
+    async def _recognize(self) -> None:
+        await self._hold_to_its_word(await self._identify())
 
     def _unavailable(self) -> EngineUnavailable:
         if self._closed:
@@ -380,7 +344,7 @@ class VllmEngine:
         async with self._server.stream(body) as events:
             async for event in events:
                 if isinstance(event, Chunk):
-                    self._deliver(transcript, event, sink)
+                    transcript.deliver(event, sink)
                     if transcript.finish is not None and event.finish is None:
                         return None  # complete by a stop string that the server did not see: leaving ends it
                 elif isinstance(event, Usage):
@@ -389,19 +353,6 @@ class VllmEngine:
                     break
         transcript.close(usage)
         return usage
-
-    def _deliver(self, transcript: Transcript, chunk: Chunk, sink: TokenSink) -> None:
-        before = len(transcript.tokens)
-        for place, token in enumerate(transcript.take(chunk), before):
-            try:
-                if transcript.wanted is None:
-                    sink.put(token)
-                else:
-                    sink.put(token, transcript.scores[place])
-            except EngineError:
-                raise
-            except Exception as e:  # noqa: BLE001 - whatever the sink's fault is, the serve has an end
-                raise EngineFailed(f"vllm engine: the sink failed: {type(e).__name__}") from None
 
     def _served(self, transcript: Transcript, usage: Usage | None) -> Served:
         """`tokens_out` is the server's own count, absent where it was not asked to the end."""
@@ -413,7 +364,7 @@ class VllmEngine:
             delivered_fidelity=int(self.fidelity), weights_digest=self.weights_digest, precision=self.precision,
         )  # fmt: skip
         margins = tuple(margin for margin in transcript.margins if margin is not None)
-        whole = len(margins) == len(transcript.tokens) and not _bent(transcript.request)
+        whole = len(margins) == len(transcript.tokens) and not bent(transcript.request)
         return Served(tuple(transcript.tokens), outcome, margins if whole else None)
 
 
@@ -436,11 +387,3 @@ class VllmTextEngine(VllmEngine):
 
     def piece(self, token: int) -> bytes:
         return self._text.piece(token)
-
-
-def _bent(request: ServeRequest) -> bool:
-    """Whether something moves the logits before the choice, so that their distance says nothing."""
-    sampling = request.sampling
-    return bool(sampling.logit_bias) or sampling.grammar is not None or (
-        sampling.frequency_penalty_u, sampling.presence_penalty_u, sampling.repetition_penalty_u
-    ) != (0, 0, 1_000_000)  # fmt: skip

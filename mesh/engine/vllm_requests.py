@@ -98,3 +98,11 @@ def completion_body(
     if margins or scores is not None:
         body |= {"logprobs": max(2 if margins else 0, scores or 0), "return_tokens_as_token_ids": True}
     return body
+
+
+def bent(request: ServeRequest) -> bool:
+    """Whether something moves the logits before the choice, so that their distance says nothing."""
+    sampling = request.sampling
+    return bool(sampling.logit_bias) or sampling.grammar is not None or (
+        sampling.frequency_penalty_u, sampling.presence_penalty_u, sampling.repetition_penalty_u
+    ) != (0, 0, 1_000_000)  # fmt: skip

@@ -15,6 +15,10 @@ from typing import Any, Final
 
 from blake3 import blake3
 
+from mesh.engine.vllm_http import VllmServer
+from mesh.engine.vllm_stream import Chunk, read_answer
+from mesh.errors import EngineFailed, EngineUnsupported
+
 TOKENS: Final = 24  # decoded for each prompt
 LONGEST: Final = 300  # ids; more than two blocks of any cache, so that a warm one is used
 FIXED: Final = 4  # prompts in the probe, however many slots there are
@@ -57,6 +61,30 @@ class SelfCheck:
                 f"{agreed}; but nobody has vouched for this version, device and dtype: serves are not claimed to repeat"
             )
         return agreed
+
+
+async def ask_numbers(
+    server: VllmServer, model: str, prompt: Sequence[int], salt: str, sampling: Mapping[str, Any]
+) -> tuple[Numbers, str | None]:
+    """One request, and what the server calls itself in its answer. Raises EngineUnsupported where it does not give
+    what is compared, EngineFailed where it gives something else."""
+    body = {
+        "model": model, "prompt": list(prompt), "max_tokens": TOKENS, "ignore_eos": True,
+        "return_token_ids": True, "logprobs": 2, "return_tokens_as_token_ids": True, "cache_salt": salt,
+        "top_p": 1.0, "top_k": 0, "min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": 0.0,
+        "repetition_penalty": 1.0, **sampling,
+    }  # fmt: skip
+    answer = read_answer(await server.complete(body))
+    if not isinstance(answer, Chunk) or answer.tokens is None or answer.prompt is None:
+        raise EngineUnsupported(
+            f"vllm server at {server.url}: gives no token ids (return_token_ids): too old, or no vLLM; "
+            "text is not metered by tokenizing it again"
+        )
+    if answer.chosen is None:
+        raise EngineUnsupported(f"vllm server at {server.url}: gives no log-probabilities (logprobs)")
+    if answer.prompt != tuple(prompt) or len(answer.tokens) != TOKENS:
+        raise EngineFailed(f"vllm server at {server.url}: clipped a prompt or an answer in the self-check")
+    return (answer.tokens, answer.chosen), answer.fingerprint
 
 
 async def measure(

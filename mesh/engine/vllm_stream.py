@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from mesh.engine.protocol import Scores
+from mesh.engine.protocol import Scores, TokenSink
 from mesh.engine.stops import StopMatcher
-from mesh.errors import EngineFailed
+from mesh.errors import EngineError, EngineFailed
 from mesh.schema.limits import MAX_TOKEN_ID
 from mesh.schema.request import ServeRequest
 
@@ -210,6 +210,20 @@ class Transcript:
     def __post_init__(self) -> None:
         self._stops = StopMatcher(self.request.sampling.stop)
         self._stop_ids = frozenset(self.request.sampling.stop_ids)
+
+    def deliver(self, chunk: Chunk, sink: TokenSink) -> None:
+        """Hand the ids of a chunk to the sink, with their scores where they are wanted."""
+        before = len(self.tokens)
+        for place, token in enumerate(self.take(chunk), before):
+            try:
+                if self.wanted is None:
+                    sink.put(token)
+                else:
+                    sink.put(token, self.scores[place])
+            except EngineError:
+                raise
+            except Exception as e:  # noqa: BLE001 - whatever the sink's fault is, the serve has an end
+                raise EngineFailed(f"vllm engine: the sink failed: {type(e).__name__}") from None
 
     def take(self, chunk: Chunk) -> list[int]:
         """Raises EngineFailed where the server broke one of its promises."""

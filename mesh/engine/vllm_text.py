@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mesh.engine.chat_template import ChatTemplate, rendered
 from mesh.engine.hf_tokenizer import HfTokenizer
+from mesh.engine.template_process import TemplateProcess, render_chat
 from mesh.engine.vllm_http import VllmServer
 from mesh.errors import BadRequest, EngineError, EngineUnsupported, UsageError
 
@@ -23,7 +23,9 @@ class VllmText:
     """`model` is the name that the server knows it by. The folder is read for what HTTP cannot give: the bytes of one
     token, and the text of a rendered chat. `check` holds both against the server."""
 
-    def __init__(self, server: VllmServer, model: str, tokenizer: HfTokenizer, template: ChatTemplate | None) -> None:
+    def __init__(
+        self, server: VllmServer, model: str, tokenizer: HfTokenizer, template: TemplateProcess | None
+    ) -> None:
         self._server, self._model, self._tokenizer, self._template = server, model, tokenizer, template
 
     async def check(self) -> None:
@@ -40,13 +42,13 @@ class VllmText:
             theirs = await self._server.encode_chat(self._model, _CONVERSATION)
         except EngineError:
             return  # a server without a template of its own; ours is all there is
-        if await self.encode(self._template.render(_CONVERSATION), special=True) != theirs:
+        if await self.encode(await self._template.render(_CONVERSATION), special=True) != theirs:
             raise UsageError("chat template: gives other ids than the server's own; name the file it was started with")
 
     async def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:
-        return await rendered(self._template, "model folder", messages, tools)
+        return await render_chat(self._template, messages, tools, where="the model folder")
 
     async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
         """A rendered chat brings its control tokens along; a bare text gets those that the tokenizer begins one with.

@@ -10,22 +10,25 @@ from typing import Any
 
 from aiohttp import web
 
-from mesh.errors import EngineError, EngineFailed, MeshError
+from mesh.errors import EngineFailed, MeshError
 from mesh.gateway import shapes
-from mesh.gateway.bodies import JSON_TYPE
-from mesh.gateway.choices import Choice, Serve, fault_of
+from mesh.gateway.choices import OTHER_CHOICE, Choice, Serve, fault_of
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.events import STREAM_TYPE, EventStream
-from mesh.gateway.faults import error_body, headers_of, status_of, where
+from mesh.gateway.faults import error_body, headers_of, status_of, told, where
+from mesh.gateway.intake import JSON_TYPE
 from mesh.gateway.logprobs import Entry, chat_logprobs, text_logprobs
 from mesh.gateway.repeats import Answer, Answers
 from mesh.gateway.sink import Part
 from mesh.gateway.toolcalls import Delta, Reader, reader_of
-from mesh.schema.ids import ContentId
+from mesh.schema.ids import ContentId, serve_id_text
 from mesh.steward.serves import Repeated, SealedServe
 from mesh.steward.steward import Steward
 
 log = logging.getLogger("mesh.gateway")
+
+# What the access log is told: the status of a stream that was broken off after its 200.
+ENDED = web.RequestKey("ended", int)
 
 
 class Answering:
@@ -38,14 +41,15 @@ class Answering:
 
     async def plain(self, serve: Serve) -> web.Response:
         """Raises the MeshError of a serve that never began."""
-        if len(serve.choices) == 1:
-            outcomes, errors = [await asyncio.shield(serve.choices[0].outcome)], []
-        else:
-            await asyncio.wait([choice.outcome for choice in serve.choices])
-            errors = [error for choice in serve.choices if (error := choice.outcome.exception()) is not None]
-            outcomes = [choice.outcome.result() for choice in serve.choices if choice.outcome.exception() is None]
+        outcomes: list[SealedServe | Repeated] = []
+        errors: list[Exception] = []
+        for choice in serve.choices:
+            try:
+                outcomes.append(await serve.ended(choice))
+            except Exception as e:  # noqa: BLE001  raised below, once it is known what became of the others
+                errors.append(e)
         served = [outcome for outcome in outcomes if isinstance(outcome, SealedServe)]
-        if (fault := _first_fault(served)) is not None:
+        if (fault := _first_fault(served)) is not None and not (errors and _only_stopped(served)):
             return _failed(fault, serve, served)
         if errors:
             raise errors[0]
@@ -68,38 +72,37 @@ class Answering:
         return web.Response(body=body, content_type=JSON_TYPE, charset="utf-8", headers=headers)
 
     async def streamed(self, request: web.Request, serve: Serve) -> web.StreamResponse:
-        """Raises the MeshError of a serve that never began, while nothing has been sent."""
-        leading = serve.choices[0]
-        first = await leading.sink.take(self._config.keep_alive_s)
-        if first is None:
+        """From its first part on. Raises the MeshError of a serve that never began, while nothing has been sent."""
+        if serve.first is None:
             # it ended without text: a refusal before the intent still has a status of its own
-            leading.sink.finished()
-            served = await asyncio.shield(leading.outcome)
+            served = await serve.ended(serve.choices[0])
             if isinstance(served, Repeated):
                 return await self._repeated([served], streamed=True)
             if (fault := fault_of(served)) is not None:
-                serve.drop(fault)
+                serve.drop(fault, OTHER_CHOICE)
                 return _failed(fault, serve, [served])
         stream = EventStream(request, serve.headers, self._config.write_timeout_s, self._answers.max_bytes)
         try:
             await stream.open()
-            await self._write(stream, serve, first)
+            await self._write(stream, serve)
         except (ConnectionError, TimeoutError):  # the client is gone, or takes nothing
+            request[ENDED] = 499
             serve.abandon()
             stream.abort()
         except Exception as e:  # noqa: BLE001  the headers are out, so that breaking off is all there is left to say
             log.error("unforeseen failure in a stream: %s", where(e))
+            request[ENDED] = 500
             serve.abandon()
             stream.abort()
         return stream.response
 
-    async def _write(self, stream: EventStream, serve: Serve, first: Part | None) -> None:
+    async def _write(self, stream: EventStream, serve: Serve) -> None:
         leading, *others = serve.choices
         try:
             if others:
-                served = await self._together(stream, serve, first)
+                served = await self._together(stream, serve)
             else:
-                served = [await self._choice(stream, serve, leading, first)]
+                served = [await self._choice(stream, serve, leading, serve.first)]
         except _BrokenOff as e:
             serve.abandon()
             await stream.send(shapes.event(e.told) + (shapes.DONE if e.whole else b""))
@@ -111,15 +114,15 @@ class Answering:
         if stream.sent is not None:
             self._hold(serve, served, bytes(stream.sent), STREAM_TYPE)
 
-    async def _together(self, stream: EventStream, serve: Serve, first: Part | None) -> list[SealedServe]:
+    async def _together(self, stream: EventStream, serve: Serve) -> list[SealedServe]:
         """All choices at once, each chunk with its index. The first to break off ends all."""
 
         async def follow(choice: Choice) -> SealedServe:
-            part = await choice.sink.take(self._config.keep_alive_s)
+            part = await serve.more(choice, self._config.keep_alive_s)
             return await self._choice(stream, serve, choice, part)
 
         leading, *others = serve.choices
-        writers = [asyncio.ensure_future(self._choice(stream, serve, leading, first))]
+        writers = [asyncio.ensure_future(self._choice(stream, serve, leading, serve.first))]
         writers += [asyncio.ensure_future(follow(choice)) for choice in others]
         try:
             return list(await asyncio.gather(*writers))
@@ -152,15 +155,17 @@ class Answering:
                 await stream.send(shapes.KEEP_ALIVE)
             if reader is None or not reader.holding:
                 sink.wrote()
-            part = await sink.take(self._config.keep_alive_s)
+            part = await serve.more(choice, self._config.keep_alive_s)
         if reader is not None:
             deltas = reader.finish() or ([{"content": ""}] if entries else [])
             await _say(stream, serve, choice, deltas, entries)
             sink.wrote()
         sink.finished()
         try:
-            served = await asyncio.shield(choice.outcome)
+            served = await serve.ended(choice)
         except MeshError as e:
+            if told(e) != str(e):
+                log.error("%s: %s", type(e).__name__, e)
             raise _BrokenOff(error_body(e, serve_id=serve.headers["Mesh-Serve"])) from e
         if isinstance(served, Repeated):  # it took longer than a keep-alive to find that out
             raise _BrokenOff(await self._first_receipts([served]), whole=True)
@@ -181,29 +186,29 @@ class Answering:
 
     async def _repeated(self, outcomes: Sequence[SealedServe | Repeated], *, streamed: bool) -> web.Response:
         """The first receipts, where the first answer is gone."""
-        told = await self._first_receipts(outcomes)
-        of_each = told["mesh"].get("choices", [told["mesh"]])
+        receipts = await self._first_receipts(outcomes)
+        of_each = receipts["mesh"].get("choices", [receipts["mesh"]])
         headers = {
             "Mesh-Serve": ", ".join(mesh["serve_id"] for mesh in of_each),
             "Mesh-Receipt": ", ".join(mesh["receipt_id"] for mesh in of_each),
             "Idempotency-Replayed": "true",
         }
         if not streamed:
-            return web.json_response(told, headers=headers)
-        body = shapes.event(told) + shapes.DONE
+            return web.json_response(receipts, headers=headers)
+        body = shapes.event(receipts) + shapes.DONE
         return web.Response(body=body, content_type=STREAM_TYPE, charset="utf-8", headers=headers)
 
     async def _first_receipts(self, outcomes: Sequence[SealedServe | Repeated]) -> dict[str, Any]:
-        told = []
+        receipts = []
         for outcome in outcomes:
             if isinstance(outcome, SealedServe):
-                told.append((outcome.receipt.serve_id, outcome.sealed.id))
+                receipts.append((outcome.receipt.serve_id, outcome.sealed.id))
                 continue
             entry = await asyncio.to_thread(self._steward.reader.by_serve, outcome.serve_id)
             if entry is None:
                 raise EngineFailed("the receipt of the first serve cannot be found")
-            told.append((outcome.serve_id, ContentId(entry.receipt_id)))
-        return shapes.repeated(told)
+            receipts.append((outcome.serve_id, ContentId(entry.receipt_id)))
+        return shapes.repeated(receipts)
 
 
 class _BrokenOff(Exception):
@@ -257,47 +262,56 @@ async def _judge(serve: Serve, choice: Choice, text: str, served: SealedServe, c
 
 
 def _told_of(serve: Serve, choice: Choice, served: SealedServe) -> dict[str, Any]:
-    told = shapes.mesh_object(
+    mesh = shapes.mesh_object(
         served, incomplete=choice.sink.incomplete, disclose=serve.call.mesh.disclose, prompt=serve.prepared.text
     )
+    mesh["recipe_id"] = served.receipt.engine.recipe_id  # which may be asked for by another name
+    if serve.failed:
+        mesh["failed_before"] = [
+            {"serve_id": serve_id_text(one.receipt.serve_id), "receipt_id": one.sealed.id.text} for one in serve.failed
+        ]
     grammar, form = served.request.sampling.grammar, serve.prepared.form
     if grammar is not None and form is not None:
-        told["grammar"] = ContentId(grammar).text
+        mesh["grammar"] = ContentId(grammar).text
         if serve.call.mesh.disclose:
-            told["grammar_text"] = form.grammar  # what a replayer has to tell its engine
+            mesh["grammar_text"] = form.grammar  # what a replayer has to tell its engine
         if choice.verdict is not None:
-            told["format"] = choice.verdict
+            mesh["format"] = choice.verdict
     if serve.call.logprobs is not None:
-        told["logprobs"] = "raw"  # from before biases, penalties, temperature and cuts
-    return told
+        mesh["logprobs"] = "raw"  # from before biases, penalties, temperature and cuts
+    return mesh
 
 
 def _mesh_object(serve: Serve, served: Sequence[SealedServe]) -> dict[str, Any]:
     """The `mesh` object of an answer: of its one serve, or of each by index."""
     by_id = {one.receipt.serve_id: one for one in served}
-    told = [
+    of_each = [
         {"index": choice.index} | _told_of(serve, choice, by_id[choice.serve_id])
         for choice in serve.choices
         if choice.serve_id in by_id
     ]
     if len(serve.choices) > 1:
-        return {"choices": told}
-    del told[0]["index"]
-    return told[0]
+        return {"choices": of_each}
+    del of_each[0]["index"]
+    return of_each[0]
 
 
 def _receipts(served: Sequence[SealedServe]) -> str:
     return ", ".join(one.sealed.id.text for one in served)
 
 
-def _first_fault(served: Sequence[SealedServe]) -> EngineError | None:
+def _first_fault(served: Sequence[SealedServe]) -> MeshError | None:
     """The fault that the others were stopped for, where one was."""
-    faults = [fault for one in served if (fault := fault_of(one)) is not None]
-    first = [fault_of(one) for one in served if one.receipt.outcome.finish not in ("stop", "length", "cancelled")]
-    return next(iter([*first, *faults]), None)
+    faulty = [(one.receipt.outcome.reason == OTHER_CHOICE, fault) for one in served if (fault := fault_of(one))]
+    return min(faulty, key=lambda one: one[0])[1] if faulty else None
 
 
-def _failed(fault: EngineError, serve: Serve, served: Sequence[SealedServe]) -> web.Response:
+def _only_stopped(served: Sequence[SealedServe]) -> bool:
+    """Whether what is no answer was stopped for the sake of one that is not among them."""
+    return all(fault_of(one) is None or one.receipt.outcome.reason == OTHER_CHOICE for one in served)
+
+
+def _failed(fault: MeshError, serve: Serve, served: Sequence[SealedServe]) -> web.Response:
     headers = {**serve.headers, **headers_of(fault), "Mesh-Receipt": _receipts(served)}
     body = error_body(fault, **_mesh_object(serve, served))
     return web.json_response(body, status=status_of(fault), headers=headers)

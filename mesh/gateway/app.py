@@ -5,18 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
 from mesh.engine.protocol import ServingEngine
-from mesh.errors import LedgerError, MeshError, UsageError
-from mesh.gateway.auth import Gatekeeper
-from mesh.gateway.completions import CALLER, SERVE, Completions
+from mesh.errors import DeadlineExceeded, EngineUnavailable, LedgerError, MeshError, Refused
+from mesh.gateway import journal
+from mesh.gateway.answering import ENDED
+from mesh.gateway.auth import Authenticator, Gatekeeper, StaticKeys
+from mesh.gateway.backends import Backends, Route
+from mesh.gateway.balance import Balance
+from mesh.gateway.completions import CALLER, GRANT, SERVE, Completions
 from mesh.gateway.config import GatewayConfig
+from mesh.gateway.cors import Cors
 from mesh.gateway.evidence import Evidence, Health
-from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, where
+from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, told, where
+from mesh.gateway.intake import Intake
+from mesh.gateway.listening import HEADERS, Runner, take_address
+from mesh.gateway.metrics import Metrics
 from mesh.gateway.tokens import Tokens
 from mesh.steward.steward import Steward
 
@@ -27,11 +36,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _OPEN_ROUTES = frozenset(("/healthz", "/readyz"))
 _PURGE_INTERVAL_S = 600.0
+_MAX_HEADERS = 64  # each of at most 8,190 bytes, which aiohttp sees to
+_TURNED_DOWN = (Refused, EngineUnavailable, LedgerError, DeadlineExceeded)
 _HTTP_CODES = {404: "unknown_route", 405: "method_not_allowed", 413: "body_too_large"}
 
 
 class Gateway:
-    """Serves `engines` under `steward`. `keys` are BLAKE3 digests (`b3:...`) of the bearer tokens that are let in."""
+    """Serves `engines` under `steward`. `keys` are BLAKE3 digests (`b3:...`) of the bearer tokens that are let in,
+    `authenticators` know other kinds of tokens, `origins` are the web pages of others that may use the server."""
 
     def __init__(
         self,
@@ -40,24 +52,32 @@ class Gateway:
         config: GatewayConfig,
         *,
         keys: Sequence[str] = (),
+        authenticators: Sequence[Authenticator] = (),
+        routes: Sequence[Route] = (),
+        origins: Sequence[str] = (),
     ) -> None:
-        names = [engine.recipe_id for engine in engines]
-        if len(set(names)) != len(names):
-            raise UsageError(f"two backends serve one model name: {', '.join(names)}")
         self._steward = steward
         self._config = config
-        self._gate = Gatekeeper(keys)
-        self._completions = Completions(steward, list(engines), config)
+        self._gate = Gatekeeper([*([StaticKeys(keys)] if keys else []), *authenticators])
+        self._cors = Cors(origins)
+        self.backends = Backends(steward, engines, config, routes)
+        intake = Intake(config.max_body_bytes, config.body_memory_bytes, config.body_timeout_s)
+        self._completions = Completions(steward, self.backends, intake, config)
+        self._tokens = Tokens(self.backends, intake)
+        self.metrics = Metrics(self.backends, steward.costs)
+        steward.observe(self.metrics.sealed)
+        steward.observe(journal.write)
+        self._evidence = Evidence(steward, self.backends, int(time.time()))
         self._health = Health(steward, engines)
-        self._tokens = Tokens(list(engines), config)
-        self._evidence = Evidence(steward, engines, int(time.time()))
-        self._runner: web.AppRunner | None = None
+        self._runner: Runner | None = None
         self._purging: asyncio.Task[None] | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, a free one where `port` is 0. Raises UsageError for an address that others can
-        reach while nothing is asked of them, OSError where it is taken."""
+    async def start(self, host: str, port: int, taken: Sequence[socket.socket] = ()) -> int:
+        """Listen; returns the port, a free one where `port` is 0. `taken` are the sockets of that address, where they
+        were bound before. Raises UsageError for an address that others can reach while nothing is asked of them,
+        OSError where it is taken."""
         self._gate.check_bind(host)
+        sockets = taken or take_address(host, port)
         app = web.Application(middlewares=[self._logged, self._answered], client_max_size=self._config.max_body_bytes)
         app.router.add_routes(
             [
@@ -67,32 +87,41 @@ class Gateway:
                 web.post("/v1/completions", self._completions.text),
                 *self._tokens.routes(),
                 *self._evidence.routes(),
+                web.get("/mesh/v1/grant/balance", Balance(steward=self._steward).show),
             ]
         )
         app.on_response_prepare.append(_mark)
+        app.on_response_prepare.append(self._cors.mark)
+        if self._config.metrics:
+            app.router.add_get("/metrics", self.metrics.show)
         # Bodies are inflated within our own bound, and a client that leaves ends its handler at once.
-        runner = web.AppRunner(
+        runner = Runner(
             app,
+            self._config.max_connections,
+            self._turned_away,
             access_log=None,
             handler_cancellation=True,
             auto_decompress=False,
             shutdown_timeout=1.0,
+            keepalive_timeout=self._config.idle_timeout_s,
+            max_headers=_MAX_HEADERS,
             logger=_http_log(),
         )
-        await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port)
-            await site.start()
+            await runner.setup()
+            bound = await runner.listen(sockets)
         except BaseException:
             await runner.cleanup()
+            for each in sockets:
+                each.close()
             raise
         self._runner = runner
         self._purging = asyncio.ensure_future(self._purge())
-        bound: int = runner.addresses[0][1]
         return bound
 
     async def stop(self) -> None:
-        """Take no more, let running serves end within the configured time, cut the rest, close."""
+        """Take no more, let running serves end within the configured time, cut the rest, close. New requests are told
+        so until the last one has ended."""
         runner, self._runner = self._runner, None
         if runner is None:
             return
@@ -103,6 +132,13 @@ class Gateway:
                 await self._purging
         await self._completions.drain(self._config.drain_s)
         await runner.cleanup()
+
+    def hurry(self) -> None:
+        """Cut at once what a `stop` on its way still waits for."""
+        self._completions.hurried.set()
+
+    def _turned_away(self) -> None:
+        self.metrics.refused("too_many_connections")
 
     async def _purge(self) -> None:
         """Delete kept prompts and answers when their time is over."""
@@ -120,29 +156,37 @@ class Gateway:
         status = 499  # the client left before there was an answer
         try:
             response = await handler(request)
-            status = response.status
+            status = request.get(ENDED, response.status)
             return response
         finally:
-            access.info(
-                "%s %s %d %.1f ms caller=%s serve=%s",
-                request.method,
-                request.path if request.match_info.route.resource is not None else "(unknown route)",
-                status,
-                (time.monotonic() - began) * 1e3,
-                request.get(CALLER, "-"),
-                request.get(SERVE, "-"),
-            )
+            if access.isEnabledFor(logging.INFO):
+                took_ms = (time.monotonic() - began) * 1e3
+                # as it was sent: decoded, it may hold line breaks and what terminals act on
+                path = request.rel_url.raw_path if request.match_info.route.resource is not None else "(unknown route)"
+                caller, serve = request.get(CALLER, "-"), request.get(SERVE, "-")
+                fields = {"method": request.method, "path": path, "status": status, "us": int(took_ms * 1e3)}
+                access.info(
+                    "%s %s %d %.1f ms caller=%s serve=%s", request.method, path, status, took_ms, caller, serve,
+                    extra={"fields": {**fields, "caller": caller, "serve": serve}},
+                )  # fmt: skip
 
     @web.middleware
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Every error in one shape; what nobody foresaw is a 500 that tells a client nothing."""
+        if (preflight := self._cors.preflight(request)) is not None:
+            return preflight
         try:
             if request.path not in _OPEN_ROUTES:
-                request[CALLER] = self._gate.caller(request.headers.get("Authorization"), request.headers.get("Host"))
+                credential = self._gate.credential(request.headers)
+                request[CALLER] = credential.caller
+                if credential.grant is not None:
+                    request[GRANT] = credential.grant
             return await handler(request)
         except MeshError as e:
             status = status_of(e)
-            if status == 500:
+            if isinstance(e, _TURNED_DOWN) and SERVE not in request:
+                self.metrics.refused(e.code)
+            if told(e) != str(e):
                 log.error("%s: %s", type(e).__name__, e)
             headers = headers_of(e)
             if SERVE in request:
@@ -151,7 +195,10 @@ class Gateway:
         except web.HTTPException as e:
             if e.status < 400:
                 raise
-            body = plain_error(e.reason.lower(), "invalid_request_error", _HTTP_CODES.get(e.status))
+            code = _HTTP_CODES.get(e.status)
+            self.metrics.refused(code or f"http_{e.status}")
+            reason = f"body: over {self._config.max_body_bytes} bytes" if e.status == 413 else e.reason.lower()
+            body = plain_error(reason, "invalid_request_error", code)
             headers = {name: e.headers[name] for name in ("Allow",) if name in e.headers}
             return web.json_response(body, status=e.status, headers=headers)
         except ConnectionError:
@@ -179,7 +226,5 @@ class _WithoutContent(logging.Filter):
 
 
 async def _mark(request: web.Request, response: web.StreamResponse) -> None:
-    """Headers that every answer has. Nothing here is for a cache in between: answers and disclosures are private."""
-    response.headers["Server"] = "mesh"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers.setdefault("Cache-Control", "no-store")
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)

@@ -11,15 +11,19 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mesh.errors import EngineError, EngineFailed, EngineUnavailable, MeshError
+from mesh.errors import DeadlineExceeded, EngineFailed, EngineUnavailable, MeshError
+from mesh.gateway.backends import Placed
 from mesh.gateway.openai import Call
 from mesh.gateway.preparing import Prepared
 from mesh.gateway.shapes import Shape
-from mesh.gateway.sink import TokenStream
+from mesh.gateway.sink import Part, TokenStream
 from mesh.schema.ids import serve_id_text
 from mesh.schema.limits import MAX_SEED
 from mesh.schema.request import Sampling, ServeRequest
 from mesh.steward.serves import Repeated, SealedServe
+
+CUT_S = 5.0  # after a cut, how long an engine may take to stop and a client to read the rest
+OTHER_CHOICE = "other-choice"  # why a choice was called off whose answer another one spoiled
 
 Outcome = asyncio.Future[SealedServe | Repeated]
 
@@ -40,15 +44,24 @@ class Choice:
 @dataclass(slots=True)
 class Serve:
     """A request on its way, and everything its handler needs to say of it. `repeat` is caller, key and the body's keyed
-    hash; `piece` gives the bytes of an id."""
+    hash; `piece` gives the bytes of an id; `deadline` is in the seconds of `clock`; `failed` are those on other
+    backends, before any token; `first` is what a stream begins with."""
 
     call: Call
-    prepared: Prepared
+    placed: Placed
     shape: Shape
     piece: Callable[[int], bytes]
     choices: list[Choice]
     repeat: tuple[str, str, bytes] | None
+    deadline: float
+    clock: Callable[[], float]
+    failed: tuple[SealedServe, ...] = ()
+    first: Part | None = None
     begun: int = 0
+
+    @property
+    def prepared(self) -> Prepared:
+        return self.placed.prepared
 
     @property
     def headers(self) -> dict[str, str]:
@@ -59,6 +72,30 @@ class Serve:
         """Whether any of it was served."""
         return any(choice.sink.settled for choice in self.choices)
 
+    @property
+    def over(self) -> bool:
+        return all(choice.outcome.done() for choice in self.choices)
+
+    @property
+    def patience_s(self) -> float:
+        """How long an engine that is called off at the deadline may still take."""
+        return max(self.deadline + CUT_S - self.clock(), 0)
+
+    async def ended(self, choice: Choice) -> SealedServe | Repeated:
+        """What became of a choice. Raises why it never began, and DeadlineExceeded where it does not end although it
+        was called off: it is sealed when it does."""
+        await asyncio.wait({choice.outcome}, timeout=self.patience_s)
+        if not choice.outcome.done():
+            self.abandon()
+            raise DeadlineExceeded("the request's time is over and the engine does not stop; once it does it is sealed")
+        return choice.outcome.result()
+
+    async def more(self, choice: Choice, timeout_s: float) -> Part | None:
+        """The next part of a choice, empty after `timeout_s`; None at the end, also that of the patience with an engine
+        that was called off."""
+        part = await choice.sink.take(min(timeout_s, self.patience_s))
+        return None if part == Part("", []) and self.patience_s == 0 else part
+
     def following(self) -> Choice | None:
         """The next choice to begin; None where all have."""
         if self.begun == len(self.choices):
@@ -66,19 +103,25 @@ class Serve:
         self.begun += 1
         return self.choices[self.begun - 1]
 
-    def drop(self, reason: MeshError) -> None:
-        """Stop what runs and begin nothing more: there will be no answer."""
+    def cut(self, by: str) -> None:
+        """Call off what runs."""
+        for choice in self.choices[: self.begun]:
+            choice.sink.cut(by)
+
+    def drop(self, reason: MeshError, by: str) -> None:
+        """Stop what runs and begin nothing more: there will be no answer. `by` is what the receipts then say."""
         while (choice := self.following()) is not None:
             choice.outcome.set_exception(reason)
             choice.outcome.exception()  # a handler that is gone asks for it no more
             choice.sink.close()
         for choice in self.choices:
             if not choice.outcome.done():
+                choice.sink.cut(by)
                 choice.sink.abandon()
 
     def abandon(self) -> None:
         """The client is gone."""
-        self.drop(EngineUnavailable("the client is gone"))
+        self.drop(EngineUnavailable("the client is gone"), "client-gone")
 
 
 def request_of(prepared: Prepared, index: int) -> ServeRequest:
@@ -90,12 +133,16 @@ def request_of(prepared: Prepared, index: int) -> ServeRequest:
     return ServeRequest.from_map({**prepared.request.to_map(), "sampling": seeded.to_map()})
 
 
-def fault_of(served: SealedServe) -> EngineError | None:
+def fault_of(served: SealedServe) -> MeshError | None:
     """Why a sealed serve is no answer; None where it is one."""
     outcome = served.receipt.outcome
     match outcome.finish:
         case "stop" | "length":
             return None
+        case "cancelled" if outcome.reason == "deadline":
+            return DeadlineExceeded("the request's time is over; the answer was cut")
+        case "cancelled" if outcome.reason == OTHER_CHOICE:
+            return EngineUnavailable("another choice of the request failed; this one was stopped")
         case "cancelled":
             return EngineUnavailable("the server is shutting down; the answer was cut")
         case _:

@@ -8,6 +8,7 @@ first byte of a stream goes out only after that.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -16,54 +17,57 @@ from typing import Any
 
 from aiohttp import web
 
-from mesh.engine.protocol import ServingEngine, TextEngine
-from mesh.errors import BadRequest, EngineFailed, EngineUnavailable, MeshError
+from mesh.engine.protocol import TextEngine
+from mesh.errors import BadRequest, DeadlineExceeded, EngineFailed, EngineUnavailable, MeshError
 from mesh.gateway import shapes
 from mesh.gateway.answering import Answering, held_answer
-from mesh.gateway.bodies import read_body
-from mesh.gateway.choices import Choice, Outcome, Serve, fault_of, request_of
+from mesh.gateway.backends import Backends, Placed
+from mesh.gateway.choices import CUT_S, OTHER_CHOICE, Choice, Outcome, Serve, fault_of, request_of
 from mesh.gateway.config import GatewayConfig
+from mesh.gateway.intake import Intake
 from mesh.gateway.openai import Call, parse_chat, parse_completion
-from mesh.gateway.preparing import Prepared, choose, prepare
 from mesh.gateway.repeats import Answers
-from mesh.gateway.room import Room
 from mesh.gateway.sink import TokenStream
+from mesh.grant.terms import Terms
 from mesh.ledger import Idempotency
 from mesh.steward.serves import Repeated, SealedServe
-from mesh.steward.steward import Admitted, Steward
+from mesh.steward.steward import Steward
+
+log = logging.getLogger("mesh.gateway")
 
 _MAX_KEY_CHARS = 255
-_CUT_S = 5.0  # after the cut at shutdown, how long a client may take to read the rest
+_HUNG_S = 10.0  # after a cut and CUT_S, how long an engine may take to notice that nobody wants more
 
 # What a handler tells the access log.
 CALLER = web.RequestKey("caller", str)
 SERVE = web.RequestKey("serve", str)
+GRANT = web.RequestKey("grant", Terms)  # what bounds the caller, where something does
 
 
 class Completions:
-    """The handlers of both routes, over the engines there are."""
+    """The handlers of both routes, over the backends there are."""
 
     def __init__(
         self,
         steward: Steward,
-        engines: list[ServingEngine],
+        backends: Backends,
+        intake: Intake,
         config: GatewayConfig,
         *,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._steward = steward
-        self._engines = engines
+        self._backends = backends
         self._config = config
         self._clock = clock
         self._random = random
-        self._rooms = {
-            engine.recipe_id: Room(engine.slots, config.queue, config.queue_wait_s, clock) for engine in engines
-        }
+        self._intake = intake
         self._answers = Answers(config.repeat_answers, config.repeat_bytes, config.repeat_s, clock)
         self._answering = Answering(steward, config, self._answers)
         self._running: dict[asyncio.Task[Any], TokenStream] = {}
         self.draining = False
+        self.hurried = asyncio.Event()  # nobody wants to wait for the rest of a drain
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         return await self._handle(request, parse_chat, chat=True)
@@ -72,68 +76,109 @@ class Completions:
         return await self._handle(request, parse_completion, chat=False)
 
     async def drain(self, deadline_s: float) -> None:
-        """Take nothing new; let what runs end until the deadline, then cut it. All of it is sealed on return."""
+        """Take nothing new and send away what waits; let what runs end until the deadline, then cut it. All of it is
+        sealed on return. An engine that does not even stop when it is told to is closed, which ends its serves as
+        failed."""
         self.draining = True
+        self._backends.close()
         if self._running and deadline_s > 0:
-            await asyncio.wait(set(self._running), timeout=deadline_s)
+            ended = asyncio.ensure_future(asyncio.wait(set(self._running), timeout=deadline_s))
+            hurried = asyncio.ensure_future(self.hurried.wait())
+            await asyncio.wait({ended, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            for wait in (ended, hurried):
+                wait.cancel()
         for sink in self._running.values():
-            sink.cancelled.set()
+            sink.cut("shutdown")
         if self._running:
-            await asyncio.wait(set(self._running), timeout=_CUT_S)
+            await asyncio.wait(set(self._running), timeout=CUT_S)
         for sink in self._running.values():
             sink.abandon()
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=_HUNG_S)
+        if self._running:
+            log.error("serves that were told to end do not (%d): closing the engines", len(self._running))
+            await asyncio.gather(*(backend.engine.close() for backend in self._backends.all), return_exceptions=True)
         while self._running:
             await asyncio.wait(set(self._running))
 
     async def _handle(self, request: web.Request, parse: Callable[..., Call], *, chat: bool) -> web.StreamResponse:
         self._check_open()
-        caller = request[CALLER]
-        body, call = await read_body(request, self._config, lambda body: parse(body, self._random))
-        repeat = self._repeat_key(request, caller, body)
-        if repeat is not None and (held := self._answers.get(*repeat)) is not None:
-            return held_answer(held)
-        engine = choose(self._engines, call.model)
-        room = self._rooms[engine.recipe_id]
-        if room.full:  # said before the work of tokenizing
-            raise room.overloaded()
-        prepared = await prepare(call, engine, default_max_tokens=self._config.default_max_tokens)
-        admitted = await self._steward.admit(prepared.request, [engine], caller=caller)
-        if await room.enter():
-            try:
-                # while this one waited, the engine may have gone
-                self._check_open()
-                admitted = await self._steward.admit(prepared.request, [engine], caller=caller)
-            except BaseException:
-                room.leave(self._clock())
-                raise
-        serve = self._start(call, prepared, admitted, repeat, room, chat=chat)
-        request[SERVE] = serve.headers["Mesh-Serve"]
-        while serve.begun < call.n and room.free:
-            await room.enter()  # which does not wait
-            self._begin(serve, admitted, room)
+        began = self._clock()
+        with self._intake.place(request):
+            body, call = await self._intake.read(request, lambda body: parse(body, self._random))
+            repeat = self._repeat_key(request, request[CALLER], body)
+            if repeat is not None and (held := self._answers.get(*repeat)) is not None:
+                return held_answer(held)
+            deadline = began + min(call.mesh.deadline_s or self._config.deadline_s, self._config.deadline_s)
+            placed = await self._backends.place(call, request[CALLER], deadline, grant=request.get(GRANT))
+            serve = self._start(call, placed, repeat, deadline, chat=chat)
+            while True:
+                request[SERVE] = serve.headers["Mesh-Serve"]
+                try:
+                    await self._spread(request, serve)
+                    again = await self._again(request, serve)
+                    if again is not None:
+                        serve = again
+                        continue
+                    if call.stream:
+                        return await self._answering.streamed(request, serve)
+                    return await self._answering.plain(serve)
+                except asyncio.CancelledError:  # the client is gone
+                    serve.abandon()
+                    raise
+                except MeshError:
+                    if serve.over and not serve.settled:
+                        del request[SERVE]  # it never began, so nobody should look for its receipt
+                    raise
+
+    async def _spread(self, request: web.Request, serve: Serve) -> None:
+        """Begin as many of the other choices as there are slots for."""
+        room = serve.placed.backend.room
+        while serve.begun < serve.call.n and room.free:
+            await room.enter(request[CALLER])  # which does not wait
+            self._begin(serve)
+
+    async def _again(self, request: web.Request, serve: Serve) -> Serve | None:
+        """Waits until there is something to answer. Where instead the engine failed before the first token of the only
+        choice, starts the request on another backend, as a serve of its own with a receipt of its own; None where there
+        is no other."""
+        leading = serve.choices[0]
+        if serve.call.stream:
+            serve.first = await leading.sink.take(self._config.keep_alive_s)
+            if serve.first is not None:
+                return None
+            leading.sink.finished()  # with nothing to write, its end waits for nobody
+        if serve.call.n > 1:
+            return None
+        served = await serve.ended(leading)
+        if isinstance(served, Repeated) or not _failed_early(served) or self.draining:
+            return None
+        failed = (*serve.failed, served)
+        tried = {one.receipt.engine.recipe_id for one in failed}
+        others = {backend.name for backend in self._backends.named(serve.call.model)} - tried
+        if not others or len(failed) >= self._config.attempts:
+            return None
         try:
-            if call.stream:
-                return await self._answering.streamed(request, serve)
-            return await self._answering.plain(serve)
-        except asyncio.CancelledError:  # the client is gone
-            serve.abandon()
-            raise
-        except MeshError:
-            if not serve.settled:
-                del request[SERVE]  # it never began, so nobody should look for its receipt
-            raise
+            placed = await self._backends.place(
+                serve.call, request[CALLER], serve.deadline, tried=tried, grant=request.get(GRANT)
+            )
+        except MeshError as e:
+            log.info("no other backend takes over from a failed one: %s", e.code)
+            return None
+        return self._start(serve.call, placed, serve.repeat, serve.deadline, chat=serve.shape.chat, failed=failed)
 
     def _check_open(self) -> None:
         if self.draining:
             raise EngineUnavailable("the server is shutting down")
 
     def _repeat_key(self, request: web.Request, caller: str, body: bytes) -> tuple[str, str, bytes] | None:
-        key = request.headers.get("Idempotency-Key")
-        if key is None:
+        keys = request.headers.getall("Idempotency-Key", ())
+        if not keys:
             return None
-        if not key or len(key) > _MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
+        key = keys[0]
+        if len(keys) > 1 or not key or len(key) > _MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
             raise BadRequest(
-                f"idempotency-key: expected 1 to {_MAX_KEY_CHARS} printable ascii characters",
+                f"idempotency-key: expected once, of 1 to {_MAX_KEY_CHARS} printable ascii characters",
                 code="invalid_value",
                 param="Idempotency-Key",
             )
@@ -142,43 +187,48 @@ class Completions:
     def _start(
         self,
         call: Call,
-        prepared: Prepared,
-        admitted: Admitted,
+        placed: Placed,
         repeat: tuple[str, str, bytes] | None,
-        room: Room,
+        deadline: float,
         *,
         chat: bool,
+        failed: tuple[SealedServe, ...] = (),
     ) -> Serve:
-        engine = admitted.engine
+        if self.draining:
+            placed.backend.room.leave(self._clock())
+            self._check_open()
+        engine = placed.engine
         piece = engine.piece if isinstance(engine, TextEngine) else lambda token: b""
-        choices = [self._choice(call, prepared, piece, index) for index in range(call.n)]
+        choices = [self._choice(call, placed, piece, index) for index in range(call.n)]
         shape = shapes.Shape(chat, choices[0].serve_id, call.model, int(time.time()))
-        serve = Serve(call, prepared, shape, piece, choices, repeat)
-        self._begin(serve, admitted, room)
+        serve = Serve(call, placed, shape, piece, choices, repeat, deadline, self._clock, failed)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(max(deadline - self._clock(), 0), serve.cut, "deadline")
+        for choice in choices:
+            choice.outcome.add_done_callback(lambda outcome: timer.cancel() if serve.over else None)
+        self._begin(serve)
         return serve
 
-    def _choice(self, call: Call, prepared: Prepared, piece: Callable[[int], bytes], index: int) -> Choice:
-        request = request_of(prepared, index)
+    def _choice(self, call: Call, placed: Placed, piece: Callable[[int], bytes], index: int) -> Choice:
+        request = request_of(placed.prepared, index)
         sink = TokenStream(piece, request.sampling.stop, streamed=call.stream, scores_wanted=call.logprobs)
         outcome: Outcome = asyncio.get_running_loop().create_future()
         return Choice(index, request, self._steward.new_serve_id(), sink, outcome)
 
-    def _begin(self, serve: Serve, admitted: Admitted, room: Room) -> None:
+    def _begin(self, serve: Serve) -> None:
         """Serve the next choice, and those that no other slot takes after it, in a slot that was entered."""
-        choice = serve.following()
-        if choice is None:
-            return
         started = self._clock()
+        placed = serve.placed
 
         def run(choice: Choice) -> None:
             task = asyncio.ensure_future(
                 self._steward.serve(
-                    replace(admitted, request=choice.request),
-                    serve.prepared.ids,
+                    replace(placed.admitted, request=choice.request),
+                    placed.prepared.ids,
                     choice.sink,
                     serve_id=choice.serve_id,
                     idempotency=_idempotency(serve, choice),
-                    prompt_text=serve.prepared.text,
+                    prompt_text=placed.prepared.text,
                 )
             )
             self._running[task] = choice.sink
@@ -189,16 +239,33 @@ class Completions:
             del self._running[task]
             fault = _hand_over(task, choice.outcome)
             if fault is not None:
-                serve.drop(fault)
-            elif self.draining:
-                serve.drop(EngineUnavailable("the server is shutting down; the answer was cut"))
-            following = serve.following()
-            if following is None:
-                room.leave(started)
-            else:
-                run(following)
+                serve.drop(fault, OTHER_CHOICE)
+            elif serve.begun < len(serve.choices) and (late := self._too_late(serve)) is not None:
+                serve.drop(*late)
+            if not follow():
+                placed.backend.room.leave(started)
 
-        run(choice)
+        def follow() -> bool:
+            choice = serve.following()
+            if choice is not None:
+                run(choice)
+            return choice is not None
+
+        follow()
+
+    def _too_late(self, serve: Serve) -> tuple[MeshError, str] | None:
+        """Why no more choices are begun, and what receipts say of those that run."""
+        if self.draining:
+            return EngineUnavailable("the server is shutting down; the answer was cut"), "shutdown"
+        if self._clock() >= serve.deadline:
+            return DeadlineExceeded("the request's time is over; the answer was cut"), "deadline"
+        return None
+
+
+def _failed_early(served: SealedServe) -> bool:
+    """Whether the engine failed before it made a token, so that another may start afresh."""
+    outcome = served.receipt.outcome
+    return served.error is not None and outcome.finish == "engine-error" and outcome.tokens_out == 0
 
 
 def _idempotency(serve: Serve, choice: Choice) -> Idempotency | None:
@@ -206,7 +273,8 @@ def _idempotency(serve: Serve, choice: Choice) -> Idempotency | None:
     if serve.repeat is None:
         return None
     _, key, mac = serve.repeat
-    return Idempotency(key if choice.index == 0 else f"{key}\0{choice.index}", mac)
+    after = serve.failed[-1].receipt.serve_id if serve.failed else None
+    return Idempotency(key if choice.index == 0 else f"{key}\0{choice.index}", mac, after)
 
 
 def _hand_over(task: asyncio.Task[SealedServe | Repeated], outcome: Outcome) -> MeshError | None:

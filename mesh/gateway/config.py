@@ -5,18 +5,31 @@
 [meter]              cpu_watts: watts of one busy core, for the modelled figure; left out, there is none
 [disclosures]        keep, days: whether prompts and answers are kept so that they can be disclosed later
 [auth]               keys: BLAKE3 digests ("b3:...") of the bearer tokens that are let in
+[cors]               origins: web pages of others that may use the server from a browser
+[grants]             issuers: whose grants are let in; revoked: a file of blocks that are not; leeway_s
 [[backend]]          kind = "gguf" (path, name, slots, ...), "vllm" (url, weights, dtype, ...), "vllm-managed" (weights,
-                     flags, ...) or "reference"; clients choose one by its name
+                     flags, ...) or "reference"; clients choose one by its name, or any of those that
+                     share one of its aliases; queue
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from mesh.errors import SchemaError, UsageError
 from mesh.schema.ids import ContentId
@@ -25,6 +38,7 @@ from mesh.schema.request import MILLION
 from mesh.schema.value import Name, fits
 
 _MAX_CONFIG_BYTES = 1 << 20
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
 _DAY_NS = 24 * 3600 * 10**9
 
 Seconds = Annotated[int, Field(ge=1, le=86_400)]
@@ -43,6 +57,14 @@ class GatewayConfig(_Table):
     max_body_bytes: Annotated[int, Field(ge=1024, le=64 << 20)] = 4 << 20
     queue: Annotated[int, Field(ge=0, le=100_000)] = 64  # serves that may wait for a slot, per backend
     queue_wait_s: Seconds = 60
+    deadline_s: Seconds = 600  # for a whole request, from its head to the end of its answer; a client may ask for less
+    attempts: Annotated[int, Field(ge=1, le=64)] = 2  # backends that may try one request before its first token
+    max_prompt_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None  # left out, the model's context
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    body_memory_bytes: Annotated[int, Field(ge=1024, le=1 << 40)] = 256 << 20  # of all requests together
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    idle_timeout_s: Seconds = 60  # a connection whose next request's head is not there by then is closed
+    metrics: bool = True  # GET /metrics, for whoever may use the server
     body_timeout_s: Seconds = 30
     write_timeout_s: Seconds = 30  # a client that takes nothing for this long is gone
     keep_alive_s: Seconds = 15  # a stream with nothing to say sends a comment this often
@@ -100,6 +122,27 @@ class AuthConfig(_Table):
         return keys
 
 
+class GrantsConfig(_Table):
+    """`issuers` are keys (`ed25519:...`) or trust files, `revoked` a file of block ids; relative paths are beside this
+    file."""
+
+    issuers: list[Annotated[str, Field(min_length=1)]] = []
+    revoked: Annotated[str, Field(min_length=1)] | None = None
+    leeway_s: Annotated[int, Field(ge=0, le=3600)] = 2  # between the issuers' clocks and this one
+
+
+class CorsConfig(_Table):
+    origins: list[str] = []
+
+    @field_validator("origins")
+    @classmethod
+    def _spelled(cls, origins: list[str]) -> list[str]:
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"expected scheme://host[:port] as a browser spells it, or *, not {origin[:80]!r}")
+        return origins
+
+
 def _sealable(name: str) -> str:
     if not fits(name, Name):
         raise ValueError("not a name that a receipt can hold: 1 to 256 printable characters")
@@ -109,7 +152,12 @@ def _sealable(name: str) -> str:
 ModelName = Annotated[str, AfterValidator(_sealable)]
 
 
-class GgufBackend(_Table):
+class _Backend(_Table):
+    aliases: list[ModelName] = []  # what clients may ask for beside its name; several backends may share one
+    queue: Annotated[int, Field(ge=0, le=100_000)] | None = None  # in place of the gateway's
+
+
+class GgufBackend(_Backend):
     kind: Literal["gguf"]
     path: Annotated[str, Field(min_length=1)]
     name: ModelName | None = None
@@ -120,9 +168,11 @@ class GgufBackend(_Table):
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     ubatch: Annotated[int, Field(ge=1, le=65_536)] | None = None
     chat_template: Annotated[str, Field(min_length=1)] | None = None  # a file, in place of the one in the model
+    tokenizer_pre: Annotated[str, Field(min_length=1, max_length=127)] | None = None  # where an old file names none
+    eos_id: Annotated[int, Field(ge=0, lt=2**31)] | None = None  # likewise
 
 
-class ReferenceBackend(_Table):
+class ReferenceBackend(_Backend):
     kind: Literal["reference"]
     name: ModelName = "reference"
     context_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 1_000_000
@@ -132,7 +182,7 @@ class ReferenceBackend(_Table):
 _Text = Annotated[str, Field(min_length=1)]
 
 
-class _VllmBackend(_Table):
+class _VllmBackend(_Backend):
     name: ModelName | None = None
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
     tokenizer: _Text | None = None  # a folder, where the tokenizer is not in that of the weights
@@ -168,6 +218,8 @@ class MeshConfig(_Table):
     meter: MeterConfig = MeterConfig()
     disclosures: DisclosuresConfig = DisclosuresConfig()
     auth: AuthConfig = AuthConfig()
+    grants: GrantsConfig = GrantsConfig()
+    cors: CorsConfig = CorsConfig()
     backend: Annotated[list[Backend], Field(min_length=1, max_length=64)]
 
     @field_validator("backend")
@@ -176,8 +228,18 @@ class MeshConfig(_Table):
         names = [backend.name for backend in backends if backend.name is not None]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"two are named {name!r}, and clients choose by name")
+                raise ValueError(f"two are named {name!r}; give each its own and let them share an alias")
+        for backend in backends:
+            for alias in backend.aliases:
+                if alias in names:
+                    raise ValueError(f"alias {alias!r} is the name of a backend")
         return backends
+
+    @model_validator(mode="after")
+    def _no_open_door(self) -> Self:
+        if "*" in self.cors.origins and not (self.auth.keys or self.grants.issuers):
+            raise ValueError("cors.origins: * without [auth] keys lets every web page use this server; name the pages")
+        return self
 
     @classmethod
     def from_toml(cls, text: str, *, source: str = "mesh.toml") -> MeshConfig:
@@ -216,8 +278,10 @@ def _fault(fault: Any) -> str:
         return f"{key}: unknown key"
     if fault["type"] == "missing":
         return f"{key}: missing"
-    message = fault["msg"].removeprefix("Value error, ")
+    message: str = fault["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
+    if not path:  # of the file as a whole: the message names the key
+        return message
     value = fault.get("input")
     shown = path[0] != "auth" and isinstance(value, (str, int, Decimal))
     return f"{key}: {message}" + (f", got {str(value)[:80]!r}" if shown else "")

@@ -11,6 +11,7 @@ from aiohttp import web
 import mesh
 from mesh.engine.protocol import ServingEngine
 from mesh.errors import BadRequest, EngineUnavailable, Forbidden, LedgerError, NotFound, SchemaError
+from mesh.gateway.backends import Backends
 from mesh.gateway.completions import CALLER
 from mesh.ledger import Entry
 from mesh.schema.canonical import decode_map, encode
@@ -28,9 +29,10 @@ _NS_PER_DAY = 24 * 3600 * 10**9
 class Evidence:
     """The handlers, over a steward and its engines. `started_s` is Unix time."""
 
-    def __init__(self, steward: Steward, engines: Sequence[ServingEngine], started_s: int) -> None:
+    def __init__(self, steward: Steward, backends: Backends, started_s: int) -> None:
         self._steward = steward
-        self._engines = engines
+        self._backends = backends
+        self._engines = [backend.engine for backend in backends.all]
         self._started_s = started_s
 
     def routes(self) -> list[web.RouteDef]:
@@ -44,23 +46,22 @@ class Evidence:
         ]
 
     async def models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [self._model(engine) for engine in self._engines]})
+        return web.json_response({"object": "list", "data": [self._model(name) for name in self._backends.names]})
 
     async def model(self, request: web.Request) -> web.Response:
-        name = request.match_info["model"]
-        for engine in self._engines:
-            if engine.recipe_id == name:
-                return web.json_response(self._model(engine))
-        raise NotFound(f"model {name!r} is not served here", code="model_not_found", param="model")
+        return web.json_response(self._model(request.match_info["model"]))
 
-    def _model(self, engine: ServingEngine) -> dict[str, Any]:
+    def _model(self, name: str) -> dict[str, Any]:
+        """A backend by its name; by an alias what those that share it can do, at most, and which they are."""
+        engines = [backend.engine for backend in self._backends.named(name)]
+        alone = engines[0].recipe_id == name
         return {
-            "id": engine.recipe_id,
+            "id": name,
             "object": "model",
             "created": self._started_s,
             "owned_by": "mesh",
-            "context_tokens": engine.context_tokens,
-            "mesh": _engine_view(engine),
+            "context_tokens": max(engine.context_tokens for engine in engines),
+            "mesh": _engine_view(engines[0]) if alone else {"backends": [engine.recipe_id for engine in engines]},
         }
 
     async def steward(self, request: web.Request) -> web.Response:

@@ -9,9 +9,11 @@ from typing import Any
 from mesh.errors import (
     BadRequest,
     Conflict,
+    DeadlineExceeded,
     EngineError,
     EngineUnavailable,
     Forbidden,
+    GrantRefused,
     LedgerError,
     MeshError,
     NoCandidate,
@@ -19,6 +21,14 @@ from mesh.errors import (
     Overloaded,
     Unauthorized,
 )
+
+_RETRY_S = 5  # where nobody knows better
+
+# What a client is told of a ledger: the rest names the operator's files, and is in the log.
+_LEDGER = {
+    "ledger-unwritable": "the ledger cannot be written, and nothing is served without it",
+    "ledger-locked": "the ledger is in another process's hands, and nothing is served without it",
+}
 
 _STATUS_OF_CODE = {
     "body_timeout": 408,
@@ -36,6 +46,7 @@ _KINDS: tuple[tuple[type[MeshError], int, str], ...] = (
     (NotFound, 404, "invalid_request_error"),
     (Conflict, 409, "invalid_request_error"),
     (Overloaded, 429, "rate_limit_error"),
+    (DeadlineExceeded, 504, "server_error"),
     (EngineUnavailable, 503, "server_error"),
     (EngineError, 502, "server_error"),
     (LedgerError, 503, "server_error"),
@@ -50,13 +61,22 @@ def status_of(error: MeshError) -> int:
     return 500
 
 
+def told(error: MeshError) -> str:
+    """What a client is told of an error: its message, but for faults that are the operator's to read of."""
+    if isinstance(error, LedgerError):
+        return _LEDGER.get(error.code, "the ledger cannot be used, and nothing is served without it")
+    return str(error) if status_of(error) != 500 else "internal error"
+
+
 def error_body(error: MeshError, **mesh: Any) -> dict[str, Any]:
     """The body. `mesh` is what the answer says of the serve, where there was one; it is inside of `error`, which is all
     that OpenAI's clients hand on."""
     kind = next((name for cls, _, name in _KINDS if isinstance(error, cls)), "server_error")
-    body = plain_error(str(error), kind, error.code, param=getattr(error, "param", None))
+    body = plain_error(told(error), kind, error.code, param=getattr(error, "param", None))
     if isinstance(error, NoCandidate):
         body["error"]["reasons"] = error.reasons
+    if isinstance(error, GrantRefused):
+        body["error"]["grant"] = error.grant
     if mesh:
         body["error"]["mesh"] = mesh
     return body
@@ -79,8 +99,10 @@ def where(error: BaseException) -> str:
 def headers_of(error: MeshError) -> dict[str, str]:
     if isinstance(error, Overloaded):
         return {"Retry-After": str(math.ceil(error.retry_after_s))}
-    if isinstance(error, (EngineUnavailable, LedgerError)):
-        return {"Retry-After": "5"}
+    if isinstance(error, EngineUnavailable):
+        return {"Retry-After": str(_RETRY_S if error.retry_after_s is None else error.retry_after_s)}
+    if isinstance(error, LedgerError):
+        return {"Retry-After": str(_RETRY_S)}
     if isinstance(error, Unauthorized):
         return {"WWW-Authenticate": "Bearer"}
     return {}

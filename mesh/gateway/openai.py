@@ -40,12 +40,14 @@ MAX_CHOICES = 16  # each is a serve of its own
 
 @dataclass(frozen=True, slots=True)
 class MeshOptions:
-    """The `mesh` object of a request. `nonce` is 32 bytes, the client's or drawn; `joule_ceiling_uj` microjoules."""
+    """The `mesh` object of a request. `nonce` is 32 bytes, the client's or drawn; `joule_ceiling_uj` microjoules;
+    `deadline_s` seconds for the whole request."""
 
     disclose: bool
     fidelity_floor: int
     joule_ceiling_uj: int | None
     nonce: bytes
+    deadline_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,7 @@ def _mesh(fields: Fields, random: Random) -> MeshOptions:
         fidelity_floor=_or(fields.integer("fidelity_floor", 0, 3), 0),
         joule_ceiling_uj=fields.integer("joule_ceiling_uj", 0, MAX_UINT),
         nonce=_nonce(fields) or random(32),
+        deadline_s=fields.integer("deadline_s", 1, 86_400),
     )
     fields.done()
     return options

@@ -8,7 +8,7 @@ from typing import cast
 
 from mesh.engine.grammars import GrammarEngine
 from mesh.engine.protocol import ScoringEngine, ServingEngine, TextEngine, tool_form
-from mesh.errors import BadRequest, ContextLengthExceeded, NotFound
+from mesh.errors import BadRequest, ContextLengthExceeded
 from mesh.gateway.formats import Format, forced_call
 from mesh.gateway.messages import first_of_tools
 from mesh.gateway.openai import Call
@@ -24,15 +24,6 @@ class Prepared:
     text: str | None = field(repr=False)
     tool_form: str | None = None  # in which calls of the request's tools come; None where it has none
     form: Format | None = None  # what the answer is held to
-
-
-def choose(engines: Sequence[ServingEngine], model: str) -> ServingEngine:
-    """The engine that serves `model`. Raises NotFound (`model_not_found`) naming those that are served."""
-    for engine in engines:
-        if engine.recipe_id == model:
-            return engine
-    served = ", ".join(repr(engine.recipe_id) for engine in engines)
-    raise NotFound(f"model {model!r} is not served here; served: {served}", code="model_not_found", param="model")
 
 
 async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int) -> Prepared:

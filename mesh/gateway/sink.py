@@ -37,6 +37,7 @@ class TokenStream:
         scores_wanted: int | None = None,
     ) -> None:
         self.cancelled = asyncio.Event()
+        self.cut_by: str | None = None
         self.settled = False
         self.scores_wanted = scores_wanted
         self._piece = piece
@@ -80,8 +81,14 @@ class TokenStream:
     def abandon(self) -> None:
         """The client is gone: the engine is told, and nobody waits for a writer any longer."""
         self._abandoned = True
-        self.cancelled.set()
+        self.cut("client-gone")
         self._all_written.set()
+
+    def cut(self, by: str) -> None:
+        """Call the engine off; who did so first is what the receipt says."""
+        if not self.cancelled.is_set():
+            self.cut_by = by
+            self.cancelled.set()
 
     def whole(self) -> Part:
         """All of a plain answer."""

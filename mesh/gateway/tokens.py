@@ -7,7 +7,6 @@ may be left out where one is served.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +14,11 @@ from aiohttp import web
 
 from mesh.engine.protocol import ServingEngine, TextEngine
 from mesh.errors import BadRequest
-from mesh.gateway.bodies import read_body
-from mesh.gateway.config import GatewayConfig
+from mesh.gateway.backends import Backends
+from mesh.gateway.completions import GRANT
 from mesh.gateway.fields import Fields
+from mesh.gateway.intake import Intake
 from mesh.gateway.messages import Message, read_messages
-from mesh.gateway.preparing import choose
 from mesh.schema.limits import MAX_TOKEN_ID
 
 
@@ -44,26 +43,20 @@ class Detokenize:
 
 
 class Tokens:
-    """The handlers, over the engines there are."""
+    """The handlers, over the backends there are. A grant is asked as for a serve, and nothing is drawn of it."""
 
-    def __init__(self, engines: Sequence[ServingEngine], config: GatewayConfig) -> None:
-        self._engines = engines
-        self._config = config
+    def __init__(self, backends: Backends, intake: Intake) -> None:
+        self._backends = backends
+        self._intake = intake
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/tokenize", self.tokenize), web.post("/detokenize", self.detokenize)]
 
     async def tokenize(self, request: web.Request) -> web.Response:
-        _, call = await read_body(request, self._config, parse_tokenize)
-        engine, writer = self._writer(call.model)
-        if call.messages is not None:
-            ids = await writer.encode(await writer.render(call.messages), special=True)
-        else:
-            text = call.prompt if call.content is None else call.content
-            assert text is not None
-            # named only where it is asked for: it is the exception
-            bare = {"bare": True} if call.bare else {}
-            ids = await writer.encode(text, special=call.special, **bare)
+        with self._intake.place(request):
+            _, call = await self._intake.read(request, parse_tokenize)
+            engine, writer = self._writer(request, call.model)
+            ids = await _ids(call, writer)
         if call.content is None:
             told: dict[str, Any] = {"count": len(ids), "max_model_len": engine.context_tokens, "tokens": ids}
             told["token_strs"] = [_shown(writer.piece(token)) for token in ids] if call.pieces else None
@@ -74,20 +67,33 @@ class Tokens:
         return web.json_response(told)
 
     async def detokenize(self, request: web.Request) -> web.Response:
-        _, call = await read_body(request, self._config, parse_detokenize)
-        _, writer = self._writer(call.model)
-        text = _shown(b"".join(map(writer.piece, call.tokens)))
+        with self._intake.place(request):
+            _, call = await self._intake.read(request, parse_detokenize)
+            _, writer = self._writer(request, call.model)
+            text = _shown(b"".join(map(writer.piece, call.tokens)))
         return web.json_response({"content": text, "prompt": text})
 
-    def _writer(self, model: str | None) -> tuple[ServingEngine, TextEngine]:
+    def _writer(self, request: web.Request, model: str | None) -> tuple[ServingEngine, TextEngine]:
+        """The first of the backends that answer to `model` and have a vocabulary."""
         if model is None:
-            if len(self._engines) != 1:
+            if len(self._backends.all) != 1:
                 raise BadRequest("model: missing, and several are served", code="invalid_value", param="model")
-            model = self._engines[0].recipe_id
-        engine = choose(self._engines, model)
-        if not isinstance(engine, TextEngine):
-            raise BadRequest("this model takes token ids only", code="text_unsupported", param="model")
-        return engine, engine
+            model = self._backends.all[0].name
+        for backend in self._backends.within(model, request.get(GRANT)):
+            engine = backend.engine
+            if isinstance(engine, TextEngine):
+                return engine, engine
+        raise BadRequest("this model takes token ids only", code="text_unsupported", param="model")
+
+
+async def _ids(call: Tokenize, writer: TextEngine) -> list[int]:
+    if call.messages is not None:
+        return await writer.encode(await writer.render(call.messages), special=True)
+    text = call.prompt if call.content is None else call.content
+    assert text is not None
+    # named only where it is asked for: it is the exception
+    bare = {"bare": True} if call.bare else {}
+    return await writer.encode(text, special=call.special, **bare)
 
 
 def parse_tokenize(body: dict[str, Any]) -> Tokenize:

@@ -3,6 +3,6 @@
 from mesh.ledger.ledger import Ledger
 from mesh.ledger.reader import LedgerReader
 from mesh.ledger.sequence import check_sequence
-from mesh.ledger.values import Entry, Idempotency, Intent, Kept, Position
+from mesh.ledger.values import Entry, Idempotency, Intent, Kept, Position, Total
 
-__all__ = ["Entry", "Idempotency", "Intent", "Kept", "Ledger", "LedgerReader", "Position", "check_sequence"]
+__all__ = ["Entry", "Idempotency", "Intent", "Kept", "Ledger", "LedgerReader", "Position", "Total", "check_sequence"]

@@ -97,7 +97,31 @@ _STEP_1: Step = (
     ),
 )  # fmt: skip
 
-STEPS: tuple[Step, ...] = (_STEP_1,)
+# What is used of a grant's totals. `settled` is what sealed receipts say, `estimated` what was reserved for those that
+# say nothing, `reserved` what serves that run may need: the sum of `draws`, each of which ends with its intent.
+_STEP_2: Step = (
+    "ALTER TABLE intents ADD COLUMN grant_id BLOB CHECK (grant_id IS NULL OR length(grant_id) = 32)",
+    """
+    CREATE TABLE totals (
+        block_id BLOB NOT NULL CHECK (length(block_id) = 32),
+        caveat TEXT NOT NULL,
+        settled INTEGER NOT NULL CHECK (settled >= 0),
+        estimated INTEGER NOT NULL CHECK (estimated >= 0),
+        reserved INTEGER NOT NULL CHECK (reserved >= 0),
+        PRIMARY KEY (block_id, caveat)
+    ) WITHOUT ROWID""",
+    """
+    CREATE TABLE draws (
+        serve_id BLOB NOT NULL CHECK (length(serve_id) = 16),
+        block_id BLOB NOT NULL CHECK (length(block_id) = 32),
+        caveat TEXT NOT NULL,
+        amount INTEGER NOT NULL CHECK (amount >= 0),
+        PRIMARY KEY (serve_id, block_id, caveat)
+    ) WITHOUT ROWID""",
+)
+
+STEPS: tuple[Step, ...] = (_STEP_1, _STEP_2)
+GRANTS_SINCE = 2  # the format that first had totals
 
 
 def wal_path(path: Path) -> Path:

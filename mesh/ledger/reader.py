@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from mesh.errors import LedgerCorrupt, LedgerError, LedgerUnwritable
-from mesh.ledger.format import check_format, connect, primary_code, translate, wal_path
-from mesh.ledger.values import Entry, Idempotency, Intent, Kept
+from mesh.ledger.format import GRANTS_SINCE, check_format, connect, primary_code, translate, wal_path
+from mesh.ledger.values import Entry, Idempotency, Intent, Kept, Total
 
 PAGE_RECEIPTS = 256  # receipts fetched in one read transaction
 IDLE_CONNECTIONS = 4
@@ -115,14 +115,29 @@ class LedgerReader:
 
     def open_intents(self) -> list[Intent]:
         """The serves that have started and have no receipt yet, in the order in which they started."""
+        # a ledger that its owner has not opened since it has grants has no such column
+        grant_id = "i.grant_id" if self._version() >= GRANTS_SINCE else "NULL"
         rows = self._rows(
-            """
-            SELECT i.serve_id, i.caller, i.request, i.engine, s.document, i.recipe_id, i.started_ns, k.key, k.body_mac
+            f"""
+            SELECT i.serve_id, i.caller, i.request, i.engine, s.document, i.recipe_id, i.started_ns, {grant_id}, k.key,
+                k.body_mac
             FROM intents AS i JOIN settings AS s ON s.digest = i.settings_digest
             LEFT JOIN idempotency AS k ON k.caller = i.caller AND k.key = i.idempotency_key
-            ORDER BY i.rowid"""
+            ORDER BY i.rowid"""  # noqa: S608 - one of the two words above
         )
         return [_intent(*row) for row in rows]
+
+    def totals(self, block_ids: Iterable[bytes]) -> dict[tuple[bytes, str], Total]:
+        """What is used of the totals of these blocks, by block id and caveat; one that nobody drew from is absent."""
+        ids = [bytes(block_id) for block_id in block_ids]
+        if not ids or self._version() < GRANTS_SINCE:
+            return {}
+        marks = ", ".join("?" * len(ids))
+        rows = self._rows(
+            f"SELECT block_id, caveat, settled, estimated, reserved FROM totals WHERE block_id IN ({marks})",  # noqa: S608
+            tuple(ids),
+        )
+        return {(bytes(row[0]), row[1]): Total(*row[2:]) for row in rows}
 
     def backup(self, target: Path) -> None:
         """Copy the ledger as it is now into a new file, 0600, while others go on writing. Never overwrites: raises
@@ -137,6 +152,9 @@ class LedgerReader:
         except BaseException:
             target.unlink(missing_ok=True)
             raise
+
+    def _version(self) -> int:
+        return int(self._rows("PRAGMA user_version")[0][0])
 
     def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         # fetchall runs the statement to its end, and with it the read transaction
@@ -168,10 +186,10 @@ class LedgerReader:
 
 def _intent(
     serve_id: bytes, caller: str, request: bytes, engine: bytes, settings: bytes, recipe_id: str, started_ns: int,
-    key: str | None, body_mac: bytes | None,
+    grant_id: bytes | None, key: str | None, body_mac: bytes | None,
 ) -> Intent:  # fmt: skip
     idempotency = None if key is None or body_mac is None else Idempotency(key, body_mac)
-    return Intent(serve_id, caller, request, engine, settings, recipe_id, started_ns, idempotency)
+    return Intent(serve_id, caller, request, engine, settings, recipe_id, started_ns, idempotency, grant_id)
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, bool]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mesh.errors import SequenceError
+from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.ids import ContentId, serve_id_text, steward_text
 from mesh.schema.receipt import Receipt
 
@@ -37,6 +38,29 @@ def check_sequence(entries: Iterable[tuple[Receipt, ContentId]], *, first_seq: i
         raise SequenceError(duplicate)
     for steward in sorted(stewards):
         _check_one(steward_text(steward), stewards[steward], first_seq)
+
+
+def check_run(entries: Sequence[tuple[Receipt, ContentId]], checkpoints: Iterable[Checkpoint] = ()) -> None:
+    """Check a run of one steward's receipts, which may begin at any `seq`, in the order in which they are given: what
+    SPEC.md, section Sequence, asks of a verifier. Each checkpoint must lie within the run's end and name the receipt
+    that is there. Raises SequenceError."""
+    checkpoints = list(checkpoints)
+    stewards = {receipt.steward for receipt, _ in entries} | {checkpoint.steward for checkpoint in checkpoints}
+    if len(stewards) > 1:
+        raise SequenceError(f"stewards: {', '.join(map(steward_text, sorted(stewards)))} in one run")
+    seqs = [receipt.seq for receipt, _ in entries]
+    check_sequence(entries, first_seq=min(seqs, default=0))
+    if seqs != sorted(seqs):
+        raise SequenceError("order: the receipts are all there, but not one after the other")
+    ids = {receipt.seq: receipt_id for receipt, receipt_id in entries}
+    end = max(seqs, default=-1) + 1
+    for checkpoint in checkpoints:
+        if checkpoint.count > end:
+            raise SequenceError(f"checkpoint: counts {checkpoint.count} receipts, the run ends with the {end}th")
+        found = ids.get(checkpoint.count - 1)
+        if found is not None and found != checkpoint.head:
+            head = "none" if checkpoint.head is None else ContentId(checkpoint.head).text
+            raise SequenceError(f"checkpoint: names {head} as seq {checkpoint.count - 1}, got {found}")
 
 
 def _check_one(name: str, receipts: dict[int, tuple[ContentId, bytes | None]], first_seq: int) -> None:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mesh.grant.draw import Draw
+
 
 @dataclass(frozen=True, slots=True)
 class Idempotency:
     """A client's `Idempotency-Key`. `body_mac` is a 32-byte keyed hash of the request's body: the body itself is not
-    kept."""
+    kept. `after` is the serve under this key that failed and whose place this one takes."""
 
     key: str
     body_mac: bytes
+    after: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
     """A serve that is about to start. `serve_id` is 16 bytes, `caller` an opaque name of the credential, `started_ns`
     Unix time; `request`, `engine` and `settings` are the canonical CBOR of the ServeRequest, the EngineBlock and the
-    engine's settings document."""
+    engine's settings document. `grant_id` is what it is served under, and `draws` what it may need of that grant's
+    totals; an intent that is read back has none, the ledger keeps them."""
 
     serve_id: bytes
     caller: str
@@ -28,6 +32,22 @@ class Intent:
     recipe_id: str
     started_ns: int
     idempotency: Idempotency | None = None
+    grant_id: bytes | None = None
+    draws: tuple[Draw, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What is used of a total, in its unit. `settled`: by receipts that say how much. `estimated`: the reservations of
+    those that do not. `reserved`: those of serves that run."""
+
+    settled: int = 0
+    estimated: int = 0
+    reserved: int = 0
+
+    @property
+    def used(self) -> int:
+        return self.settled + self.estimated + self.reserved
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from mesh.errors import Conflict, LedgerError, SchemaError
 from mesh.ledger.group import Transaction
+from mesh.ledger.totals import reserve, settle
 from mesh.ledger.values import Intent, Kept, Position
 from mesh.schema.envelope import Sealed
 from mesh.schema.ids import ContentId, serve_id_text
@@ -23,20 +24,22 @@ def intent_work(intent: Intent) -> Callable[[Transaction], bytes | None]:
         db = transaction.db
         if key is not None:
             first = _first_serve(transaction, intent.caller, key.key, key.body_mac)
-            if first is not None:
+            if first is not None and first != key.after:
                 return first
         db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (digest, intent.settings))
         db.execute(
-            "INSERT INTO intents VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO intents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 intent.serve_id, intent.caller, intent.request, intent.engine, digest, intent.recipe_id,
-                intent.started_ns, None if key is None else key.key,
+                intent.started_ns, None if key is None else key.key, intent.grant_id,
             ),
         )  # fmt: skip
         if key is not None:
             db.execute(
-                "INSERT INTO idempotency VALUES (?, ?, ?, ?)", (intent.caller, key.key, key.body_mac, intent.serve_id)
+                "INSERT OR REPLACE INTO idempotency VALUES (?, ?, ?, ?)",
+                (intent.caller, key.key, key.body_mac, intent.serve_id),
             )
+        reserve(db, intent.serve_id, intent.draws)
         return None
 
     return work
@@ -67,7 +70,7 @@ def seal_work(
 ) -> Callable[[Transaction], Sealed]:
     def work(transaction: Transaction) -> Sealed:
         db = transaction.db
-        intent = db.execute("SELECT caller, request FROM intents WHERE serve_id = ?", (serve_id,)).fetchone()
+        intent = db.execute("SELECT caller, request, grant_id FROM intents WHERE serve_id = ?", (serve_id,)).fetchone()
         if intent is None:
             raise LedgerError(f"serve {serve_id_text(serve_id)}: has no open intent to seal")
         position = Position(transaction.count, transaction.head)
@@ -75,11 +78,14 @@ def seal_work(
         made = (sealed.value.serve_id, sealed.value.seq, sealed.value.prev)
         if made != (serve_id, position.seq, position.prev):
             raise LedgerError(f"serve {serve_id_text(serve_id)}: receipt made is not the one for seq {position.seq}")
+        if sealed.value.grant_id != intent[2]:
+            raise LedgerError(f"serve {serve_id_text(serve_id)}: receipt made names another grant than its intent")
         db.execute(
             "INSERT INTO receipts VALUES (?, ?, ?, ?, ?, ?)",
             (position.seq, sealed.id, serve_id, intent[0], sealed.envelope, intent[1]),
         )
         db.execute("DELETE FROM intents WHERE serve_id = ?", (serve_id,))
+        settle(db, serve_id, sealed.value)
         if kept is not None:
             db.execute(
                 "INSERT INTO kept VALUES (?, ?, ?, ?, ?)",

@@ -57,7 +57,7 @@ def decode(data: bytes, *, max_bytes: int) -> Any:
     """The value that `data` is the canonical encoding of. Raises EncodingError for anything else, trailing bytes and
     inputs longer than `max_bytes` included."""
     value = _load(data, max_bytes, object_hook=_in_order, allow_indefinite=False, allow_duplicate_keys=False)
-    _check_types(value)
+    _check_types(value, 0)
     if cbor2.dumps(value) != data:
         raise EncodingError("not the canonical encoding: a wider head or trailing bytes")
     return value
@@ -113,8 +113,10 @@ def _name(value: Any) -> str:
             float: "a float", cbor2.CBORTag: "a tag"}.get(type(value), f"a {type(value).__name__}")  # fmt: skip
 
 
-def _check_types(value: Any) -> None:
-    """Refuse types that payloads do not have."""
+def _check_types(value: Any, depth: int) -> None:
+    """Refuse types that payloads do not have, and what lies too deep: cbor2 does not count an empty container."""
+    if depth >= MAX_DEPTH and (type(value) is dict or type(value) is list):
+        raise EncodingError(f"nested deeper than {MAX_DEPTH}")
     items = value.values() if type(value) is dict else value if type(value) is list else (value,)
     for item in items:
         if type(item) is int:
@@ -124,11 +126,11 @@ def _check_types(value: Any) -> None:
         elif type(item) not in _SCALARS:
             if type(item) is not dict and type(item) is not list:
                 raise EncodingError(f"{_name(item)} is not allowed in a payload")
-            _check_types(item)
+            _check_types(item, depth + 1)
 
 
 def _ordered(value: Any, depth: int) -> Any:
-    if depth > MAX_DEPTH:
+    if depth >= MAX_DEPTH and isinstance(value, (dict, list, tuple)):
         raise EncodingError(f"nested deeper than {MAX_DEPTH}")
     if isinstance(value, bool):
         return value

@@ -9,12 +9,10 @@ limited in time. What was received is what is verified and hashed: nothing is ma
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import cbor2
@@ -28,25 +26,22 @@ from mesh.errors import (
     PayloadError,
     SchemaError,
     SignatureError,
-    StructureError,
     UntrustedSteward,
 )
-from mesh.schema.canonical import parse
+from mesh.schema import cose
 from mesh.schema.checkpoint import Checkpoint
+from mesh.schema.cose import ALG_ED25519
 from mesh.schema.ids import ContentId, Kind, steward_text
 from mesh.schema.keys import check_public_key
-from mesh.schema.limits import MAX_ENVELOPE_BYTES, MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES
+from mesh.schema.limits import MAX_PAYLOAD_BYTES
 from mesh.schema.receipt import Receipt
 from mesh.schema.trust import Trust
 
 RECEIPT_TYPE = "application/mesh-receipt+cbor"
 CHECKPOINT_TYPE = "application/mesh-checkpoint+cbor"
 
-ALG_ED25519 = -19
 COSE_RECEIPTS = 394  # RFC 9942: the one unprotected header that is let through
 
-_TAG_SIGN1 = b"\xd2\x84"
-_SIGNATURE_HEAD = b"\x58\x40"
 _HEADER_KEYS = (1, 3, 4, 15)
 
 
@@ -108,19 +103,19 @@ def seal(value: Statement, key: SigningKey) -> Sealed:
     kind = TYPES[content_type]
     payload = value.to_cbor()
     protected = _protected_header(content_type, key.public, kind.subject(value))
-    signature = key.sign(_to_be_signed(protected, payload))
-    envelope = _assemble(protected, b"\xa0", payload, signature)
+    signature = key.sign(cose.to_be_signed(protected, payload))
+    envelope = cose.assemble(protected, cose.NO_HEADER, payload, signature)
     return Sealed(value, ContentId.of_canonical(kind.kind, payload), envelope)
 
 
 def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
     """Check an envelope of the given type against the keys in `trust`, which may be a `Trust` that also knows when each
     was good. Raises the EnvelopeError of the first fault, or UntrustedSteward."""
-    split = _split(data)
-    protected, unprotected, payload, signature = split or _take_apart(data)
+    split = cose.split(data)
+    protected, unprotected, payload, signature = split or cose.take_apart(data)
     header = _read_header(protected)
     if not header.canonical or (
-        split is None and data != _assemble(protected, _canonical_header(unprotected), payload, signature)
+        split is None and data != cose.assemble(protected, cose.canonical_header(unprotected), payload, signature)
     ):
         raise CanonicalError("envelope: not the canonical encoding: a wider head, another order or trailing bytes")
     if header.fault is not None:
@@ -131,7 +126,7 @@ def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
         _check_unprotected(unprotected)
     if header.kid not in trust:
         raise UntrustedSteward(f"steward {steward_text(header.kid)} is not in the trust set")
-    verify_signature(header.kid, _to_be_signed(protected, payload), signature)
+    verify_signature(header.kid, cose.to_be_signed(protected, payload), signature)
     kind = TYPES[content_type]
     try:
         value = kind.value.from_cbor(payload, max_bytes=MAX_PAYLOAD_BYTES)
@@ -143,7 +138,7 @@ def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
         raise PayloadError(f"payload: names {kind.subject(value)!r}, the header {header.subject!r:.80}")
     if isinstance(trust, Trust):
         trust.check_time(header.kid, kind.at_ns(value))
-    stored = data if not unprotected else _assemble(protected, b"\xa0", payload, signature)
+    stored = data if not unprotected else cose.assemble(protected, cose.NO_HEADER, payload, signature)
     return Sealed(value, ContentId.of_canonical(kind.kind, payload), stored)
 
 
@@ -167,102 +162,34 @@ class _Header:
     subject: str = ""
 
 
-_Parts = tuple[bytes, Mapping[Any, Any], bytes, bytes]
-_EMPTY: Mapping[Any, Any] = MappingProxyType({})
-
-
-def _split(data: bytes) -> _Parts | None:
-    """The parts of an envelope that is canonical and has no unprotected header, cut out by position. None for anything
-    else, which then has to be parsed to say what is wrong with it."""
-    if not data.startswith(_TAG_SIGN1) or len(data) > MAX_ENVELOPE_BYTES:
-        return None
-    try:
-        start, end = _bstr_span(data, len(_TAG_SIGN1))
-        payload_start, payload_end = _bstr_span(data, end + 1)
-    except IndexError:
-        return None
-    signature = data[payload_end + 2 :]
-    if (
-        data[end] != 0xA0
-        or data[payload_end : payload_end + 2] != _SIGNATURE_HEAD
-        or len(signature) != 64
-        or payload_end - payload_start > MAX_PAYLOAD_BYTES
-    ):
-        return None
-    return data[start:end], _EMPTY, data[payload_start:payload_end], signature
-
-
-def _bstr_span(data: bytes, at: int) -> tuple[int, int]:
-    """Where the content of the byte string at `at` starts and ends. Raises IndexError where there is none of 24 to
-    65535 bytes with the narrowest head."""
-    head = data[at]
-    if head == 0x58 and (size := data[at + 1]) >= 24:
-        return at + 2, at + 2 + size
-    if head == 0x59 and (size := data[at + 1] << 8 | data[at + 2]) >= 256:
-        return at + 3, at + 3 + size
-    raise IndexError
-
-
-def _take_apart(data: bytes) -> _Parts:
-    try:
-        tagged = parse(data, max_bytes=MAX_ENVELOPE_BYTES)
-    except EncodingError as e:
-        raise StructureError(f"envelope: {e}") from None
-    if not isinstance(tagged, cbor2.CBORTag) or tagged.tag != 18:
-        raise StructureError("envelope: not a COSE_Sign1 (tag 18)")
-    parts = tagged.value
-    if not isinstance(parts, (list, tuple)) or len(parts) != 4:
-        raise StructureError("envelope: not an array of four")
-    protected, unprotected, payload, signature = parts
-    if type(protected) is not bytes or not isinstance(unprotected, Mapping):
-        raise StructureError("envelope: headers are not a byte string and a map")
-    if type(payload) is not bytes or len(payload) > MAX_PAYLOAD_BYTES:
-        raise StructureError(f"envelope: payload is not a byte string of at most {MAX_PAYLOAD_BYTES} bytes")
-    if type(signature) is not bytes or len(signature) != 64:
-        raise StructureError("envelope: signature is not 64 bytes")
-    return protected, unprotected, payload, signature
-
-
 # A verifier meets the same few headers again and again: one per steward and model.
 @lru_cache(maxsize=256)
 def _read_header(protected: bytes) -> _Header:
-    try:
-        header = parse(protected, max_bytes=MAX_HEADER_BYTES)
-    except EncodingError as e:
-        raise StructureError(f"protected header: {e}") from None
-    if type(header) is not dict:
-        raise StructureError("protected header: not a map")
+    header = cose.parse_header(protected)
+
+    def faulty(why: str) -> _Header:
+        return _Header(cose.canonical_header(header) == protected, why)
+
     if any(type(key) is not int for key in header) or tuple(sorted(header)) != _HEADER_KEYS:
-        return _Header(_canonical_header(header) == protected, "protected header must hold exactly 1, 3, 4 and 15")
+        return faulty("protected header must hold exactly 1, 3, 4 and 15")
     algorithm, content_type, kid, claims = (header[key] for key in _HEADER_KEYS)
     if type(algorithm) is not int or algorithm != ALG_ED25519:
-        return _Header(
-            _canonical_header(header) == protected, f"algorithm is {algorithm!r:.80}, expected {ALG_ED25519} (Ed25519)"
-        )
+        return faulty(f"algorithm is {algorithm!r:.80}, expected {ALG_ED25519} (Ed25519)")
     if type(content_type) is not str or type(kid) is not bytes or len(kid) != 32:
-        return _Header(_canonical_header(header) == protected, "content type must be text and the key id 32 bytes")
+        return faulty("content type must be text and the key id 32 bytes")
     if type(claims) is not dict or any(type(key) is not int for key in claims) or sorted(claims) != [1, 2]:
-        return _Header(_canonical_header(header) == protected, "claims must hold exactly issuer (1) and subject (2)")
+        return faulty("claims must hold exactly issuer (1) and subject (2)")
     issuer, subject = claims[1], claims[2]
     if type(issuer) is not str or type(subject) is not str:
-        return _Header(_canonical_header(header) == protected, "issuer and subject must be text")
+        return faulty("issuer and subject must be text")
     canonical = protected == _protected_header(content_type, kid, subject, issuer)
     fault = None if issuer == steward_text(kid) else f"issuer is {issuer[:80]!r}, the key id {steward_text(kid)}"
     return _Header(canonical, fault, content_type, kid, issuer, subject)
 
 
-def _canonical_header(value: Any) -> bytes:
-    """A header's one encoding. cbor2's own canonical order puts short keys first, RFC 8949 section 4.2.1 does not."""
-    if isinstance(value, Mapping):
-        pairs = sorted((_canonical_header(key), _canonical_header(content)) for key, content in value.items())
-        return _head(0xA0, len(pairs)) + b"".join(itertools.chain.from_iterable(pairs))
-    if isinstance(value, (list, tuple)):
-        return _head(0x80, len(value)) + b"".join(map(_canonical_header, value))
-    return cbor2.dumps(value, canonical=True)
-
-
 def _check_unprotected(unprotected: Mapping[Any, Any]) -> None:
-    if list(unprotected) != [COSE_RECEIPTS]:
+    # 394.0 equals 394 and has an encoding of its own
+    if list(unprotected) != [COSE_RECEIPTS] or type(next(iter(unprotected))) is not int:
         raise HeaderError("envelope: the unprotected header may hold COSE Receipts (394) alone")
     proofs = unprotected[COSE_RECEIPTS]
     if not isinstance(proofs, (list, tuple)) or not proofs or any(type(proof) is not bytes for proof in proofs):
@@ -273,25 +200,3 @@ def _check_unprotected(unprotected: Mapping[Any, Any]) -> None:
 def _protected_header(content_type: str, key: bytes, subject: str, issuer: str | None = None) -> bytes:
     claims = {1: issuer or steward_text(key), 2: subject}
     return cbor2.dumps({1: ALG_ED25519, 3: content_type, 4: key, 15: claims})
-
-
-def _to_be_signed(protected: bytes, payload: bytes) -> bytes:
-    """RFC 9052 section 4.4: ["Signature1", protected, external_aad (empty), payload]."""
-    return b"".join((b"\x84\x6aSignature1", _bstr_head(protected), protected, b"\x40", _bstr_head(payload), payload))
-
-
-def _assemble(protected: bytes, unprotected: bytes, payload: bytes, signature: bytes) -> bytes:
-    parts = (_bstr_head(protected), protected, unprotected, _bstr_head(payload), payload)
-    return b"".join((_TAG_SIGN1, *parts, _SIGNATURE_HEAD, signature))
-
-
-def _bstr_head(data: bytes) -> bytes:
-    return _head(0x40, len(data))
-
-
-def _head(major: int, size: int) -> bytes:
-    if 0x100 <= size < 0x10000:
-        return bytes((major | 0x19, size >> 8, size & 0xFF))
-    if 24 <= size < 0x100:
-        return bytes((major | 0x18, size))
-    return bytes((major | size,)) if size < 24 else bytes((major | 0x1A,)) + size.to_bytes(4, "big")

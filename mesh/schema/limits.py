@@ -1,6 +1,6 @@
 """Every bound of the format, with its unit, in one place."""
 
-MAX_DEPTH = 16  # nested arrays and maps in a payload
+MAX_DEPTH = 16  # arrays and maps inside one another, the outermost counted
 MAX_ENVELOPE_BYTES = 64 * 1024  # a receipt is about 1 KiB; COSE Receipts in the unprotected header may add some
 MAX_HEADER_BYTES = 2 * 1024  # the protected header; the longest name takes half of it
 MAX_PAYLOAD_BYTES = 32 * 1024
@@ -17,3 +17,7 @@ MAX_STOP_IDS = 256
 MAX_LOGIT_BIASES = 1024
 MAX_NAME_CHARS = 256
 MAX_SOURCES = 64
+MAX_GRANT_BYTES = 4 * 1024  # the whole chain; as text it fits into one HTTP header
+MAX_GRANT_BLOCKS = 8
+MAX_CAVEAT_ITEMS = 64
+MAX_REVOCATION_FILE_BYTES = 16 * 1024 * 1024

@@ -36,12 +36,13 @@ class EngineBlock(Value):
     launch_digest: Digest | None = None
 
     def __post_init__(self) -> None:
-        _check_backend_id(self.backend_id)
+        check_backend_id(self.backend_id)
 
 
 # One engine's receipts all have the same.
 @lru_cache(maxsize=256)
-def _check_backend_id(text: str) -> None:
+def check_backend_id(text: str) -> None:
+    """Raises ValueError for text that is no backend id."""
     if _BACKEND_ID.fullmatch(text) is None:
         raise ValueError("backend_id: expected six parts of at most 64 characters A-Z a-z 0-9 . _ + -")
 

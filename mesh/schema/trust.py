@@ -11,7 +11,7 @@ lines with one key are several windows. A retired key is one with an `until`: wh
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -47,8 +47,8 @@ class Window:
 ALWAYS = Window()
 
 
-class Trust(Collection[bytes]):
-    """The keys, 32 bytes each, and each one's windows. To `verify` any collection of keys will do; only this one knows
+class Trust:
+    """A collection of 32-byte keys, with each one's windows. To `verify` any collection will do; only this one knows
     when a key was good."""
 
     __slots__ = ("_windows",)

@@ -14,6 +14,7 @@ from mesh.schema.limits import MAX_NAME_CHARS, MAX_TOKEN_ID, MAX_TOKENS, MAX_UIN
 
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Id16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
 UInt = Annotated[int, Meta(ge=0, le=MAX_UINT)]
 TokenCount = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 MaxTokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
@@ -82,7 +83,7 @@ class Value(msgspec.Struct, metaclass=_ValueType):
         try:
             value = msgspec.convert(canonical.parse_unchecked(data, max_bytes=max_bytes), cls, builtin_types=_AS_CBOR)
         except msgspec.ValidationError as e:
-            canonical.decode(data, max_bytes=max_bytes)
+            canonical.decode_map(data, max_bytes=max_bytes)
             raise SchemaError(f"{cls.what()}: {explain(e)}") from None
         # A value has one encoding, so bytes that differ from it are misspelled: `decode` says how.
         if value.to_cbor() != data:

@@ -27,11 +27,11 @@ def judge(
     put: Sequence[int],
     served: Served | EngineError,
     *,
-    cancelled: bool,
+    cut_by: str | None,
     delivered: int | None,
 ) -> Judgement:
-    """`put` are the ids that went to the sink, in order; `served` what the engine returned or raised; `delivered` how
-    many of the ids reached the client as text."""
+    """`put` are the ids that went to the sink, in order; `served` what the engine returned or raised; `cut_by` who
+    called it off, None where nobody did; `delivered` how many of the ids reached the client as text."""
     if isinstance(served, EngineError):
         return _failed(prompt, put, delivered, _reason_of(served))
     told = served.outcome
@@ -40,13 +40,14 @@ def judge(
         return _refused("other-weights")
     if told.delivered_fidelity is not None and told.delivered_fidelity > engine.fidelity:
         return _refused("other-fidelity")
-    fault = _broken_promise(request, prompt, put, served, cancelled)
+    fault = _broken_promise(request, prompt, put, served, cut_by is not None)
     if fault is not None:
         return _failed(prompt, put, delivered, fault)
     counted_by = "gateway" if told.tokens_out is None else "both"
     outcome = ServeOutcome.from_map(
         {**told.to_map(), "counted_by": counted_by, "tokens_in": len(prompt), "tokens_out": len(put)}
         | ({} if delivered is None else {"tokens_delivered": min(delivered, len(put))})
+        | ({"reason": cut_by} if told.finish == "cancelled" else {})
     )
     return Judgement(outcome, None if request.decision is not None else tuple(put))
 

@@ -53,8 +53,8 @@ def load(path: Path) -> SigningKey:
         mode = stat.S_IMODE(status.st_mode)
         if mode & 0o077:
             raise KeyFileError(
-                f"key file {path}: mode is {mode:04o}, expected 0600; run `chmod 600` on it, or remove it for a new "
-                "key if others may have read it"
+                f"key file {path}: mode is {mode:04o}, expected 0600; run `chmod 600` on it, or start in another "
+                "state directory with a new key if others may have read it"
             )
         line = os.read(fd, _FILE_BYTES + 1)
     except OSError as e:

@@ -14,7 +14,10 @@ from mesh.schema.request import ServeRequest, pack_ids
 
 
 class Delivery(TokenSink, Protocol):
-    """A sink that also knows what became of the tokens."""
+    """A sink that also knows what became of the tokens. `cut_by` says who set `cancelled`: `client-gone` (also where it
+    is None), `deadline` or `shutdown`."""
+
+    cut_by: str | None
 
     async def settle(self) -> int | None:
         """Called once, after the engine has ended: waits until everything put is on its way to the client or the

@@ -19,7 +19,9 @@ from typing import Any
 from blake3 import blake3
 
 from mesh.engine.protocol import ServingEngine
-from mesh.errors import EngineError, LedgerUnwritable
+from mesh.errors import EngineError, GrantRefused, LedgerUnwritable, WeightsChanged
+from mesh.grant.caveats import TOTAL_UJ
+from mesh.grant.terms import Terms
 from mesh.ledger import Entry, Idempotency, Intent, Kept, Ledger, LedgerReader, Position
 from mesh.meter.metering import Metering
 from mesh.schema.checkpoint import Checkpoint
@@ -32,7 +34,8 @@ from mesh.schema.limits import MAX_PAYLOAD_BYTES
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import VERSION, EngineBlock, Receipt
 from mesh.schema.request import ServeRequest, pack_ids, payload_digest
-from mesh.steward.admission import Admitted, admit
+from mesh.steward.admission import Admitted, Grant, Offer, Standing, admit
+from mesh.steward.costs import SEED_RECEIPTS, Costs
 from mesh.steward.described import Described, describe
 from mesh.steward.disclosing import kept_disclosure
 from mesh.steward.judge import judge
@@ -40,6 +43,9 @@ from mesh.steward.recorder import Recorder, run
 from mesh.steward.serves import Delivery, Repeated, SealedServe
 
 log = logging.getLogger(__name__)
+
+Observer = Callable[[Sealed, float], None]
+"""Is told of a receipt and of the seconds that its seal took."""
 
 
 class Steward:
@@ -67,6 +73,9 @@ class Steward:
         self._described: dict[tuple[bytes, bool], Described] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._unsealed: dict[bytes, tuple[Callable[[Position], Sealed], Kept | None]] = {}
+        self.costs = Costs()
+        self.costs.learn_ledger(ledger.reader.receipts(limit=SEED_RECEIPTS, newest_first=True), key.public)
+        self._observers: list[Observer] = []
         self._epoch: bytes | None = None
         self._epoch_seq = self._checkpointed = ledger.reader.count()
 
@@ -87,6 +96,10 @@ class Steward:
         """False from a seal that could not be written until one can."""
         return not self._unsealed
 
+    def observe(self, observer: Observer) -> None:
+        """Have `observer` called, on the event loop, with every receipt from now on once it is sealed."""
+        self._observers.append(observer)
+
     def new_serve_id(self) -> bytes:
         return serve_id_from(self._clock_ns() // 1_000_000, self._random(10))
 
@@ -102,11 +115,36 @@ class Steward:
         ]
 
     async def admit(
-        self, request: ServeRequest, candidates: Sequence[ServingEngine], *, caller: str, grant: None = None
+        self, request: ServeRequest, candidates: Sequence[ServingEngine], *, caller: str, grant: Terms | None = None
     ) -> Admitted:
-        """Choose who serves the request, before anything is written. Raises NoCandidate or EngineUnavailable. `grant`
-        has its place here and is decided over what will really run."""
-        return await admit(request, candidates, caller=caller)
+        """Choose who serves the request, before anything is written. Raises NoCandidate or EngineUnavailable, or
+        GrantRefused: `grant` is decided over what would really run."""
+        return await self.choose([Offer(request, engine) for engine in candidates], caller=caller, grant=grant)
+
+    async def choose(
+        self,
+        offers: Sequence[Offer],
+        *,
+        caller: str,
+        standing: Standing | None = None,
+        grant: Terms | None = None,
+    ) -> Admitted:
+        """`admit`, where each backend has its own reading of the request. Raises Overloaded too."""
+        return await admit(offers, caller=caller, costs=self.costs, standing=standing, grant=self._granted(grant))
+
+    def refusal(self, engine: ServingEngine, grant: Terms, *, max_tokens: int) -> GrantRefused | None:
+        """Why the grant admits no serve of so many tokens on this engine, however short the prompt is; None where it
+        may. Asks nothing of the engine."""
+        bound = self._granted(grant)
+        assert bound is not None
+        cost = engine.est_uj_per_token
+        decision = bound.decide(engine, 0, max_tokens, None if cost is None else cost * max_tokens)[1]
+        # what an engine costs may be known from its receipts alone, and that is asked later
+        found = [one for one in decision.refusals if one.offered is not None or one.caveat not in ("max-uj", TOTAL_UJ)]
+        return found[0].error() if found else None
+
+    def _granted(self, terms: Terms | None) -> Grant | None:
+        return None if terms is None else Grant(terms, self._key.public, self._clock_ns())
 
     async def serve(
         self,
@@ -146,6 +184,7 @@ class Steward:
     ) -> SealedServe | Repeated:
         request, engine = admitted.request, admitted.engine
         described = self._describe(engine, request)
+        _check_same(admitted, described.block)
         started_ns = self._clock_ns()
         await self.seal_leftovers()
         first = await self._ledger.open_intent_async(
@@ -158,6 +197,8 @@ class Steward:
                 recipe_id=engine.recipe_id,
                 started_ns=started_ns,
                 idempotency=idempotency,
+                grant_id=admitted.grant_id,
+                draws=admitted.draws,
             )
         )
         if first is not None:
@@ -175,7 +216,7 @@ class Steward:
             described.block,
             recorder.put_ids,
             served,
-            cancelled=sink.cancelled.is_set(),
+            cut_by=(sink.cut_by or "client-gone") if sink.cancelled.is_set() else None,
             delivered=delivered,
         )
         request_id = request.id
@@ -232,11 +273,17 @@ class Steward:
         return seal(receipt, self._key)
 
     async def _seal(self, serve_id: bytes, make: Callable[[Position], Sealed], kept: Kept | None) -> Sealed:
+        began = time.monotonic()
         try:
-            return await self._ledger.seal_async(serve_id, make, kept)
+            sealed = await self._ledger.seal_async(serve_id, make, kept)
         except LedgerUnwritable:
             self._unsealed[serve_id] = (make, kept)
             raise
+        self.costs.learn(sealed.value)
+        took_s = time.monotonic() - began
+        for observe in self._observers:
+            observe(sealed, took_s)
+        return sealed
 
     async def seal_leftovers(self) -> None:
         """Seal what a full disk kept from being sealed. Raises LedgerUnwritable while it still does."""
@@ -256,6 +303,7 @@ class Steward:
             "engine": EngineBlock.from_cbor(intent.engine, max_bytes=MAX_PAYLOAD_BYTES),
             "outcome": ServeOutcome.of(finish="interrupted", counted_by="none"),
             "energy": Energy.of(basis="absent", sources=[], reason="interrupted"),
+            "grant_id": intent.grant_id,
         }
         return lambda position: self._sign(position, fields)
 
@@ -304,6 +352,13 @@ class Steward:
             await self.checkpoint()
         except LedgerUnwritable as e:
             log.error("closing without a checkpoint: %s", e)
+
+
+def _check_same(admitted: Admitted, engine: EngineBlock) -> None:
+    """Raises WeightsChanged where an engine has restarted, since a grant admitted it, as another one."""
+    frame = admitted.frame
+    if frame is not None and (frame.weights_digest, frame.backend_id) != (engine.weights_digest, engine.backend_id):
+        raise WeightsChanged(f"{engine.recipe_id}: the engine that the grant admitted was replaced by another")
 
 
 __all__ = ["Admitted", "Delivery", "Repeated", "SealedServe", "Steward"]

@@ -110,13 +110,19 @@ def test_weights_row_without_b3sum_is_skipped(tmp_path: Path, monkeypatch: pytes
 
 
 def test_gateway_is_measured_beside_a_proxy_in_processes_of_their_own(tmp_path: Path) -> None:
-    assert main(["--quick", "--only", "proxy", "--out", str(tmp_path)]) == 0
+    assert main(["--quick", "--only", "proxy, plain, 16", "--only", "added", "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
-    assert [row["name"] for row in rows] == ["gateway vs reverse proxy, plain", "gateway vs reverse proxy, streamed"]
-    for row in rows:
-        assert row["ours"] > 0
-        assert row["peer"] > 0
-        assert (row["goal"], row["met"]) == (None, None)
+    assert [(row["name"], row["goal"]) for row in rows] == [
+        ("gateway vs reverse proxy, plain, 16 at once", "<= 3"), ("time added, gateway vs reverse proxy", "<= 5"),
+    ]  # fmt: skip
+    assert rows[0]["ours"] > rows[0]["peer"] > 0
+
+
+def test_sealed_serves_are_counted_over_http(tmp_path: Path) -> None:
+    assert main(["--quick", "--only", "sealed serves", "--out", str(tmp_path)]) == 0
+    (row,) = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert (row["peer"], row["goal"]) == (1000, ">= 1")
+    assert row["ours"] > 0
 
 
 def test_cpu_time_of_another_process_is_its_own() -> None:

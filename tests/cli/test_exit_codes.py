@@ -18,10 +18,13 @@ import pytest
 
 from mesh.cli.demo import Falsifier
 from mesh.engine.reference import ReferenceEngine
+from mesh.grant.making import issue
+from mesh.grant.text import grant_text
 from mesh.schema.disclosure import Disclosure, pack_ids
-from tests.support.stewards import PROMPT, Client, request, running
+from tests.support.stewards import KEY, PROMPT, Client, request, running
 from tests.support.tiny_gguf import write_tiny_gguf
 
+STEWARD = "ed25519:" + "07" * 32
 WEAK = "ed25519:01" + "00" * 31
 
 # Names are those of the fixture `place`; `none` does not exist, `new-...` is made by its case.
@@ -120,6 +123,35 @@ key backup --state state --out new-key                                | 0  | cop
 key backup --state state --out good.cbor                              | 3  | good.cbor: exists already
 key backup --state state                                              | 2  | --out
 
+grant                                                                 | 2  | ACTION
+grant issue --key state/key --max-tokens 9                            | 0  | mg1_
+grant issue --key state/key --max-tokens 9 --out new-grant            | 0  | written to new-grant
+grant issue --key state/key --out good.cbor                           | 3  | good.cbor: file exists
+grant issue --key new-issuer/key --total-uj 5                         | 10 | steward-in
+grant issue --key blank/key                                           | 3  | blank/key: malformed
+grant issue --key state/key --max-tokens 0                            | 10 | max-tokens must state
+grant issue --key state/key --model-in x                              | 2  | --model-in
+grant issue                                                           | 2  | --key
+grant attenuate good.grant --max-tokens 5                             | 0  | mg1_
+grant attenuate none                                                  | 3  | none: no such file or directory
+grant attenuate garbage                                               | 10 | does not start with mg1_
+grant close good.grant                                                | 0  | mg1_
+grant inspect good.grant                                              | 0  | max-tokens: 9
+grant inspect mg1_AAAA                                                | 10 | not the canonical encoding
+grant inspect folder                                                  | 3  | folder: is a directory
+grant inspect                                                         | 2  | GRANT
+grant check good.grant --trust trust                                  | 0  | good
+grant check good.grant --trust stranger                               | 11 | not in the trust set
+grant check good.grant --trust trust --revoked none                   | 3  | none: no such file or directory
+grant check good.grant --trust trust --revoked garbage                | 2  | not a text file of block ids
+grant check good.grant --trust trust --steward {STEWARD} --answer 10  | 10 | offered 10
+grant check good.grant                                                | 2  | --trust
+grant revoke good.grant --list new-list                               | 0  | is on new-list
+grant revoke good.grant --list garbage                                | 2  | not a text file of block ids
+grant revoke good.grant --list new-list-2 --block 1                   | 2  | blocks 0 to 0
+grant balance good.grant --url http://127.0.0.1:1                     | 3  | 127.0.0.1:1
+grant balance good.grant --url nonsense                               | 2  | --url
+
 weights                                                               | 2  | ACTION
 weights digest tiny.gguf                                              | 0  | b3:
 weights digest none                                                   | 3  | none: no such file or directory
@@ -156,6 +188,14 @@ demo --gguf none                                                      | 3  | non
 demo --gguf garbage                                                   | 10 | garbage: magic
 demo --gguf folder --reference                                        | 2  | --reference
 demo --reference --cpu-watts -1                                       | 2  | --cpu-watts
+
+conformance                                                           | 2  | ACTION
+conformance regenerate --check                                        | 0  |
+conformance run                                                       | 2  | CLIENT
+conformance run none                                                  | 3  | none: no such client
+conformance run --vectors folder true                                 | 3  | no vectors
+conformance run --only nothing true                                   | 3  | no case begins with 'nothing'
+conformance run --only request/minimal true                           | 10 | request/minimal
 """
 
 
@@ -195,6 +235,8 @@ def filled(place: Path, made) -> Path:
     (place / "trust").write_text("ed25519:" + made.sealed[0].value.steward.hex() + "\n")
     (place / "stranger").write_text("# somebody else\ned25519:" + b"\x01".rjust(32, b"\x58").hex() + "\n")
     (place / "plain.json").write_text('{"choices": []}')
+    grant = issue(KEY, {"max-tokens": 9}, random=bytes)
+    (place / "good.grant").write_text(grant_text(grant) + "\n")
     (place / "unknown.toml").write_text('[gateway]\nprot = 1\n[[backend]]\nkind = "reference"\n')
     (place / "good.cbor").write_bytes(made.envelope)
     disclosure = made.disclosures[0]

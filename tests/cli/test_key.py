@@ -1,7 +1,14 @@
 from __future__ import annotations
 
+import asyncio
 import stat
 from pathlib import Path
+
+import pytest
+
+from mesh.cli.assembly import assembled
+from mesh.cli.specs import ReferenceSpec
+from mesh.cli.state import State
 
 
 def test_key_show_prints_what_trust_takes(mesh, made, trusted) -> None:
@@ -33,3 +40,26 @@ def test_key_never_shows_the_seed(mesh, made, tmp_path: Path) -> None:
     for argv in (("key", "show"), ("key", "backup", "--out", tmp_path / "b"), ("receipts", "list")):
         result = mesh(*argv, "--state", made.state)
         assert seed not in result.out + result.err
+
+
+def test_key_lost_beside_its_ledger_is_asked_for_and_not_made_anew(mesh, served) -> None:
+    backup = served.state / "backup"
+    (served.state / "key").rename(backup)
+    result = mesh("serve", "--reference", "--state", served.state, "--port", "0")
+    assert (result.code, result.out) == (3, "")
+    assert "put its backup there" in result.err
+    assert not (served.state / "key").exists()
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["gone", "emptied"])
+def test_ledger_lost_beside_its_key_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], lose) -> None:
+    state = State(tmp_path / "state")
+
+    async def start() -> str:
+        async with assembled(state, [ReferenceSpec()]):
+            return capsys.readouterr().err
+
+    assert "numbers are given out again" not in asyncio.run(start())
+    assert "numbers are given out again" not in asyncio.run(start())
+    lose(state.ledger)
+    assert "numbers are given out again" in asyncio.run(start())

@@ -196,6 +196,20 @@ def test_hostile_files_are_refused_in_one_line(mesh, trusted, tmp_path: Path) ->
             assert (result.code, result.out, result.err.count("\n")) == (10, "", 1), (data[:16], suffix)
 
 
+@pytest.mark.parametrize("size", [65_537, 3_000_000])
+def test_file_that_is_too_long_for_a_receipt_is_named_with_its_size(mesh, trusted, tmp_path: Path, size: int) -> None:
+    path = tmp_path / "long.cbor"
+    path.write_bytes(bytes(size))
+    done = mesh("verify", path, "--trust", trusted)
+    assert done.code == 10
+    assert f"structure: too long for an envelope: {size} bytes, at most 65536" in done.err
+
+
+def test_receipt_from_a_pipe_is_read_once(trusted, receipt_file: Path) -> None:
+    command = f"{sys.executable} -m mesh.cli.main verify <(cat {receipt_file}) --trust {trusted}"
+    assert subprocess.run(["bash", "-c", command], capture_output=True, check=False).returncode == 0
+
+
 def test_several_receipts_in_any_order_follow_one_another(mesh, trusted, made, tmp_path: Path) -> None:
     paths = [tmp_path / f"{n}.cbor" for n in range(3)]
     for path, sealed in zip(paths, made.sealed, strict=True):

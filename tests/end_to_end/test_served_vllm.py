@@ -31,7 +31,7 @@ def chat(said: str = "hello", **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": said}], **ASKED, **fields}
 
 
-def text(prompt: str = "hello", **fields: Any) -> dict[str, Any]:
+def text(prompt: str | list[int] = "hello", **fields: Any) -> dict[str, Any]:
     return {"prompt": prompt, **ASKED, **fields}
 
 
@@ -265,8 +265,8 @@ def test_what_vllm_would_do_otherwise_is_refused_by_name(tmp_path: Path) -> None
             assert name in reply.error["message"]
         # VL-08: no grammar is followed, so no answer is called valid that is not
         schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
-        for fields in ({"response_format": {"type": "json_object"}}, {"response_format": schema}, {"logprobs": True}):
-            assert (await gate.post(chat(**fields))).status == 400
+        for name, value in (("response_format", {"type": "json_object"}), ("response_format", schema), ("logprobs", 1)):
+            assert (await gate.post(chat(**{name: value}))).status == 400
         assert (await gate.post(chat(max_tokens=5000))).code == (400, "context_length_exceeded")
         assert (await gate.post(text([1, 999]), path=TEXT)).status == 400
         assert len(fake.bodies) == asked

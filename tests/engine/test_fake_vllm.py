@@ -7,15 +7,24 @@ import json
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from mesh.engine.vllm_http import read_metrics
 from mesh.engine.vllm_stream import Chunk, Event, EventReader, Usage, read_answer
 from tests.support.fake_completion import DONE
 from tests.support.fake_vllm import frame, running
-from tests.support.record_vllm import answered
-from tests.support.vllm_calls import CALLS, PROMPT, STOPPED, midst_shape, shape, stopped_calls, stream_shape
+from tests.support.record_vllm import answers
+from tests.support.vllm_calls import (
+    CALLS,
+    COUNTING,
+    KEY,
+    KEYLESS,
+    PROMPT,
+    STOPPED,
+    midst_shape,
+    shape,
+    stream_shape,
+)
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("vllm-*.json"))
 
@@ -29,16 +38,13 @@ def recorded(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def faked() -> dict[str, Any]:
     async def main() -> dict[str, Any]:
-        async with running() as fake, aiohttp.ClientSession() as http:
-            told = {name: await answered(http, fake.url, call) for name, call in CALLS.items()}
-            (choice,) = told["plain"]["body"]["choices"]
-            more = stopped_calls(choice["text"], choice["token_ids"])
-            return told | {name: await answered(http, fake.url, call) for name, call in more.items()}
+        async with running() as fake, running(counts_cached=True, key=KEY) as counting:
+            return await answers(fake.url, counting.url)
 
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("name", [*CALLS, *STOPPED])
+@pytest.mark.parametrize("name", [*CALLS, *STOPPED, *COUNTING, *KEYLESS])
 def test_fake_answers_in_the_shape_of_a_real_server(recorded: dict[str, Any], faked: dict[str, Any], name: str) -> None:
     real, fake = recorded[name], faked[name]
     assert fake["status"] == real["status"]

@@ -17,8 +17,8 @@ from mesh.errors import EngineError, EngineFailed, EngineUnsupported
 DONE = {"op": "done", "serve": 1, "finish": "stop"}
 
 
-async def outcome_of(boot: str) -> tuple[list[dict[str, Any]], EngineError, int]:
-    """What came through, how it ended, and the child's process id, which is no more."""
+async def outcome_of(boot: str) -> tuple[list[dict[str, Any]], EngineError, str]:
+    """What came through, how it ended, and what the child, which is no more, had printed."""
     messages: list[dict[str, Any]] = []
     ended: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
     child = await ChildProcess.start(messages.append, ended.set_result, boot=boot)
@@ -26,7 +26,7 @@ async def outcome_of(boot: str) -> tuple[list[dict[str, Any]], EngineError, int]
     await child.close()
     with pytest.raises(ProcessLookupError):
         os.kill(child.pid, 0)
-    return messages, reason, child.pid
+    return messages, reason, child.said
 
 
 def ends(boot: str) -> tuple[list[dict[str, Any]], EngineError]:
@@ -45,10 +45,13 @@ def test_what_a_child_said_before_it_died_counts() -> None:
     assert "ended with SIGABRT" in str(reason)
 
 
-def test_the_end_of_what_the_library_printed_is_in_the_reason() -> None:
-    _, reason = ends("import sys; print('x' * 100_000, 'model.cpp:7: no memory\\x1b[31m', sep='\\n', file=sys.stderr)")
-    assert str(reason).endswith("| model.cpp:7: no memory?[31m")
-    assert len(str(reason)) < 5000
+def test_the_end_of_what_the_library_printed_is_kept_apart_from_the_reason() -> None:
+    boot = "import sys; print('x' * 100_000, 'model.cpp:7: no memory\\x1b[31m', sep='\\n', file=sys.stderr)"
+    _, reason, said = asyncio.run(outcome_of(boot))
+    assert str(reason) == "engine process: ended with exit code 0"
+    assert said.startswith("; it last said: xxx")
+    assert said.endswith("| model.cpp:7: no memory?[31m")
+    assert len(said) < 5000
 
 
 @pytest.mark.parametrize(

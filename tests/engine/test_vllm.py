@@ -25,7 +25,7 @@ from tests.support.vllm_folder import EOS, encode, piece, write_model_folder
 
 PROMPT = tuple(encode("tell me"))
 LONG = tuple(encode("once upon a time there was a small server " * 2))
-SEEDED = {"temperature_u": 800_000, "seed": 7}
+SEEDED: dict[str, Any] = {"temperature_u": 800_000, "seed": 7}
 
 
 async def started(fake: FakeVllm, folder: Path, **config: Any) -> VllmEngine:
@@ -286,6 +286,21 @@ def test_the_text_side_is_the_servers_and_the_folders(tmp_path: Path) -> None:
             await engine.render([])
 
     on(tmp_path, test)
+
+
+def test_a_folder_without_a_template_takes_prompts_and_no_chats(tmp_path: Path) -> None:
+    async def main() -> None:
+        model = write_model_folder(tmp_path / "model")
+        (model / "chat_template.jinja").unlink()
+        async with running() as fake, engine_on(fake, model) as engine:
+            assert isinstance(engine, VllmTextEngine)
+            assert engine.template_digest is None
+            assert await engine.encode("hi", special=False) == encode("hi")
+            with pytest.raises(BadRequest) as caught:
+                await engine.render([{"role": "user", "content": "hi"}])
+            assert caught.value.code == "no_chat_template"
+
+    asyncio.run(main())
 
 
 def test_a_key_goes_with_everything(tmp_path: Path) -> None:

@@ -6,17 +6,18 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from mesh.engine import vllm
+from mesh.engine import vllm_own
 from mesh.engine.vllm import VllmEngine, VllmTextEngine
 from mesh.engine.vllm_described import VllmConfig
 from mesh.engine.vllm_managed import ManagedServer
-from mesh.errors import EngineFailed, EngineUnavailable, WeightsChanged
+from mesh.errors import EngineError, EngineFailed, EngineUnavailable, WeightsChanged
 from tests.support.fake_vllm import FakeVllm, running, silence, status
 from tests.support.serves import Sink, request_for, serve
 from tests.support.vllm_engines import engine_on, on
@@ -258,17 +259,115 @@ def test_a_file_that_is_swapped_while_the_engine_starts_is_noticed(tmp_path: Pat
 # --- a server of our own
 
 
+class Ours:
+    """In place of a managed server's handle: what runs is the fake one, and what it says of its end is played."""
+
+    pid = 4242
+
+    def __init__(self, on_end: Callable[[EngineError], None]) -> None:
+        self.end = on_end
+        self.stopped = False
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+
+ENDED = EngineFailed("vllm server: killed by signal 9")
+
+
+def test_a_server_of_our_own_that_ends_while_it_is_measured_is_no_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        starts: list[Ours] = []
+
+        async def launch(on_end: Callable[[EngineError], None]) -> Any:
+            starts.append(Ours(on_end))
+            return starts[-1]
+
+        async with running() as fake:
+
+            async def last_answer(request: web.Request) -> web.StreamResponse:
+                starts[0].end(ENDED)
+                return await fake._completions(request)
+
+            fake.instead["/v1/completions"] = last_answer
+            with pytest.raises(EngineFailed, match="killed by signal 9"):
+                await VllmEngine.start(VllmConfig(fake.url), launch=launch)
+            assert starts[0].stopped
+
+    asyncio.run(main())
+
+
+def test_a_server_of_our_own_is_started_until_it_is_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_own, "_RESTART_FIRST_S", 0.0)
+
+    async def main() -> None:
+        starts: list[Ours] = []
+        async with running() as fake:
+
+            async def launch(on_end: Callable[[EngineError], None]) -> Any:
+                starts.append(Ours(on_end))
+                match len(starts):
+                    case 2:
+                        raise EngineFailed("vllm server: cannot be run")
+                    case 3:
+                        await fake.restart(name="other")
+                    case 4:
+                        await fake.restart(name="tiny", others=("lora",))
+                    case 5:
+                        await fake.restart(others=(), numbers="bfloat16")
+                    case 6:
+                        await fake.restart(numbers="float32")
+                return starts[-1]
+
+            config = VllmConfig(fake.url, dtype="float32", device="cpu", slots=2)
+            engine = await VllmEngine.start(config, launch=launch)
+            process = engine.process
+            starts[0].end(ENDED)
+            assert "is started again" in await unready(engine)
+            assert engine._restarting is not None
+            await engine._restarting
+            assert len(starts) == 6
+            await engine.ready()
+            assert engine.process != process
+            assert [server.stopped for server in starts] == [True, False, True, True, True, False]
+            await engine.close()
+            assert starts[-1].stopped
+
+    asyncio.run(main())
+
+
+def test_closing_ends_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        starts: list[Ours] = []
+
+        async def launch(on_end: Callable[[EngineError], None]) -> Any:
+            starts.append(Ours(on_end))
+            return starts[-1]
+
+        async with running() as fake:
+            engine = await VllmEngine.start(VllmConfig(fake.url, slots=2), launch=launch)
+            starts[0].end(ENDED)
+            await engine.close()
+            starts[0].end(ENDED)  # said once more, it starts nothing
+            assert len(starts) == 1
+            with pytest.raises(EngineUnavailable, match="closed"):
+                await engine.ready()
+
+    asyncio.run(main())
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="managed servers need Linux")
 def test_a_server_of_our_own_is_started_again_and_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm, "_RESTART_FIRST_S", 0.01)
-    monkeypatch.setattr(vllm, "_POLL_S", 0.02)
+    monkeypatch.setattr(vllm_own, "_RESTART_FIRST_S", 0.01)
+    monkeypatch.setattr(vllm_own, "_POLL_S", 0.02)
 
     async def main() -> None:
         async with running() as placeholder:  # a port that nobody else has
             port = placeholder.port
-        model, starts = write_model_folder(tmp_path / "model"), []
+        model = write_model_folder(tmp_path / "model")
+        starts: list[ManagedServer] = []
 
         async def launch(on_end: Any) -> ManagedServer:
             told = ("--port", str(port), "--starts", str(len(starts)))

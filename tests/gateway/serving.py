@@ -19,7 +19,9 @@ from mesh.engine.reference import ReferenceEngine
 from mesh.engine.stops import StopMatcher
 from mesh.errors import BadRequest, EngineFailed
 from mesh.gateway.app import Gateway
+from mesh.gateway.backends import Route
 from mesh.gateway.config import GatewayConfig
+from mesh.meter.protocol import EnergyMeter
 from mesh.schema.envelope import RECEIPT_TYPE, Sealed, verify
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.request import ServeRequest
@@ -189,11 +191,17 @@ async def house(
     keys: Sequence[str] = (),
     key: str | None = None,
     keep_ns: int | None = None,
+    others: Sequence[ReferenceEngine] = (),
+    shared: str | None = None,
+    origins: Sequence[str] = (),
+    meters: Sequence[EnergyMeter] = (),
     **config: Any,
 ) -> AsyncIterator[House]:
-    engine = engine or ReferenceEngine()
-    async with running(folder, keep_ns=keep_ns) as steward:
-        gateway = Gateway(steward, [engine], GatewayConfig(**config), keys=keys)
+    """`others` are more backends beside `engine`; `shared` is an alias that all of them answer to."""
+    engines = [engine or ReferenceEngine(), *others]
+    routes = [Route(() if shared is None else (shared,))] * len(engines)
+    async with running(folder, keep_ns=keep_ns, meters=meters) as steward:
+        gateway = Gateway(steward, engines, GatewayConfig(**config), keys=keys, routes=routes, origins=origins)
         port = await gateway.start("127.0.0.1", 0)
         url = f"http://127.0.0.1:{port}"
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -202,7 +210,8 @@ async def house(
                 yield House(url, port, steward, gateway, http)
         finally:
             await gateway.stop()
-            await engine.close()
+            for engine in engines:
+                await engine.close()
 
 
 def raw_request(body: Mapping[str, Any]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from mesh.engine.protocol import Served, TokenSink
 from mesh.engine.reference import ReferenceEngine
+from mesh.errors import EngineFailed
+from mesh.gateway import completions
 from mesh.gateway.app import Gateway
 from mesh.ledger import Ledger
 from mesh.schema.request import ServeRequest
@@ -58,7 +61,9 @@ def test_client_that_leaves_a_plain_request_gets_nothing_and_is_sealed(tmp_path:
     asyncio.run(main())
 
 
-def test_client_that_reads_nothing_is_cut(tmp_path: Path) -> None:
+def test_client_that_reads_nothing_is_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="mesh.access")
+
     async def main() -> None:
         # far more than all buffers on the way hold
         engine = Scripted([b"x" * 1_000_000] * 64)
@@ -70,6 +75,8 @@ def test_client_that_reads_nothing_is_cut(tmp_path: Path) -> None:
             writer.transport.abort()
 
     asyncio.run(main())
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "mesh.access"]
+    assert f"POST {CHAT} 499 " in line
 
 
 def test_many_clients_leaving_at_any_time_leave_one_receipt_each_and_no_slot_taken(tmp_path: Path) -> None:
@@ -85,9 +92,9 @@ def test_many_clients_leaving_at_any_time_leave_one_receipt_each_and_no_slot_tak
 
             await asyncio.gather(*(leave_after(n) for n in range(0, 60, 2)), *(leave_after(n) for n in range(1, 60, 4)))
             completions = gate.gateway._completions
-            while completions._running or completions._rooms["reference"].waiting:
+            while completions._running or gate.gateway.backends.all[0].room.waiting:
                 await asyncio.sleep(0.005)
-            assert not completions._rooms["reference"].full
+            assert gate.gateway.backends.all[0].room.running == 0
             assert gate.steward.reader.open_intents() == []
             assert [entry.seq for entry in gate.steward.reader.receipts()] == list(range(gate.steward.reader.count()))
             assert (await gate.post(ask())).status == 200
@@ -114,7 +121,7 @@ def test_engine_that_dies_before_the_first_text_is_a_502_with_a_receipt(tmp_path
 def test_engine_that_dies_in_a_stream_ends_it_in_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path, Scripted([b"a", b"b"], die_at=1, hold_at=1)) as gate, gate.sdk() as client:
-            engine = gate.gateway._completions._engines[0]
+            engine = gate.gateway.backends.all[0].engine
             assert isinstance(engine, Scripted)
             engine.go.set()
             reply = await gate.post(script(stream=True))
@@ -167,7 +174,7 @@ def limit_pages(gate: House, extra: int | None) -> None:
     ledger._group.submit(work).result()
 
 
-def test_ledger_that_cannot_be_written_serves_nothing(tmp_path: Path) -> None:
+def test_ledger_that_cannot_be_written_serves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         engine = Scripted([b"x"])
         async with house(tmp_path, engine) as gate:
@@ -178,6 +185,9 @@ def test_ledger_that_cannot_be_written_serves_nothing(tmp_path: Path) -> None:
                 if reply.status != 200:
                     break
             assert reply.code == (503, "ledger-unwritable")
+            # where it lies is the operator's business
+            assert str(tmp_path) not in reply.error["message"]
+            assert str(tmp_path) in caplog.text
             assert "Retry-After" in reply.headers
             served = gate.steward.reader.count()
             limit_pages(gate, None)
@@ -187,7 +197,9 @@ def test_ledger_that_cannot_be_written_serves_nothing(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_seal_that_cannot_be_written_ends_the_stream_in_an_error_and_is_made_up_for(tmp_path: Path) -> None:
+def test_seal_that_cannot_be_written_ends_the_stream_in_an_error_and_is_made_up_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         engine = Scripted([b"a", b"b"], hold_at=1)
         # keeping the long prompt makes the seal larger than what is left on the disk
@@ -199,6 +211,8 @@ def test_seal_that_cannot_be_written_ends_the_stream_in_an_error_and_is_made_up_
                 rest = (await response.content.read()).decode()
                 serve = response.headers["Mesh-Serve"]
             assert '"code":"ledger-unwritable"' in rest
+            assert str(tmp_path) not in rest
+            assert str(tmp_path) in caplog.text
             assert "[DONE]" not in rest
             assert serve in rest
             ready = await gate.get("/readyz")
@@ -250,6 +264,40 @@ def test_shutdown_cuts_what_takes_too_long_and_says_so(tmp_path: Path) -> None:
                 assert gate.receipt(receipt_id).value.outcome.finish == "cancelled"
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", gate.port), timeout=5)
+
+    asyncio.run(main())
+
+
+class Hung(Scripted):
+    """Stops in the middle and hears nothing until it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__([b"never ", b"ends"], hold_at=1)
+        self.closed = asyncio.Event()
+
+    async def _held_up(self, sink: TokenSink) -> None:
+        await self.closed.wait()
+        raise EngineFailed("closed")
+
+    async def close(self) -> None:
+        self.closed.set()
+
+
+def test_shutdown_closes_an_engine_that_does_not_stop_and_seals_its_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completions, "CUT_S", 0.01)
+    monkeypatch.setattr(completions, "_HUNG_S", 0.01)
+
+    async def main() -> None:
+        engine = Hung()
+        async with house(tmp_path, engine, drain_s=0) as gate:
+            plain = asyncio.ensure_future(gate.post(script()))
+            await engine.held.wait()
+            await gate.gateway.stop()
+            await asyncio.wait({plain})
+            outcome = (await gate.last_receipt(1)).value.outcome
+            assert (outcome.finish, outcome.reason, outcome.tokens_out) == ("engine-error", "engine-failed", 1)
 
     asyncio.run(main())
 

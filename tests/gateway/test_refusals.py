@@ -12,6 +12,7 @@ from typing import Any
 
 import openai
 import pytest
+import yarl
 from blake3 import blake3
 
 from mesh.engine.reference import ReferenceEngine
@@ -54,7 +55,10 @@ def test_hostile_bodies_are_refused_and_nothing_is_charged(tmp_path: Path, path:
                 (b"{}", {"Content_Type": "application/x-www-form-urlencoded"}, (415, "unsupported_media_type")),
             ]
             for data, headers, code in rows:
-                assert (await send(gate, data, path, **headers)).code == code
+                reply = await send(gate, data, path, **headers)
+                assert reply.code == code
+                if code[0] == 413:
+                    assert str(1 << 20) in reply.error["message"]
             assert gate.steward.reader.count() == 0
             assert (await gate.post(ask())).status == 200
 
@@ -106,7 +110,7 @@ def test_request_that_cannot_be_served_is_refused(
                 assert reply.error["type"] == "invalid_request_error"
                 assert "Mesh-Serve" not in reply.headers
             if code[1] == "no_candidate":
-                assert list(reply.error["reasons"]) == [ReferenceEngine().backend_id]
+                assert list(reply.error["reasons"]) == ["reference"]
             assert gate.steward.reader.count() == 0
 
     asyncio.run(main())
@@ -193,6 +197,21 @@ def test_keys_guard_everything_but_health(tmp_path: Path, caplog: pytest.LogCapt
     assert "sk-wrong" not in caplog.text
 
 
+def test_path_cannot_forge_lines_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="mesh.access")
+
+    async def main() -> None:
+        async with house(tmp_path, keys=[DIGEST]) as gate:
+            path = yarl.URL("/mesh/v1/receipts/x%0AGET%20forged%1B%5B31m", encoded=True)
+            async with gate.http.get(path) as response:
+                assert response.status == 401
+
+    asyncio.run(main())
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "mesh.access"]
+    assert line.isprintable()
+    assert "/mesh/v1/receipts/x%0AGET%20forged%1B%5B31m 401" in line
+
+
 def test_line_that_is_not_http_is_not_quoted_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
@@ -228,7 +247,7 @@ def test_full_queue_is_told_when_to_come_back(tmp_path: Path) -> None:
             running_one = asyncio.ensure_future(gate.post(script()))
             await engine.held.wait()
             waiting = asyncio.ensure_future(gate.post(script()))
-            while gate.gateway._completions._rooms["scripted"].waiting == 0:
+            while gate.gateway.backends.all[0].room.waiting == 0:
                 await asyncio.sleep(0)
             refused = await gate.post(script())
             assert refused.code == (429, "overloaded")
@@ -247,7 +266,7 @@ def test_request_that_leaves_the_queue_leaves_nothing(tmp_path: Path) -> None:
         async with house(tmp_path, engine) as gate:
             running_one = asyncio.ensure_future(gate.post(script()))
             await engine.held.wait()
-            room = gate.gateway._completions._rooms["scripted"]
+            room = gate.gateway.backends.all[0].room
             waiting = asyncio.ensure_future(gate.post(script()))
             while room.waiting == 0:
                 await asyncio.sleep(0)
@@ -268,14 +287,14 @@ def test_engine_that_is_not_ready_is_said_so(tmp_path: Path) -> None:
 
         async def ready(self) -> None:
             if self.loading:
-                raise EngineUnavailable("reference engine: loads its model")
+                raise EngineUnavailable("reference engine: loads its model", retry_after_s=17)
 
     async def main() -> None:
         engine = Loading()
         async with house(tmp_path, engine) as gate:
             refused = await gate.post(ask())
             assert refused.code == (503, "engine-unavailable")
-            assert "Retry-After" in refused.headers
+            assert refused.headers["Retry-After"] == "17"
             assert (await gate.get("/healthz")).status == 200
             ready = await gate.get("/readyz")
             assert (ready.status, ready.json["reasons"]) == (503, ["reference: reference engine: loads its model"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -323,3 +324,16 @@ def test_closed_ledger_takes_nothing(path: Path, maker):
     with pytest.raises(LedgerError, match="closed"):
         ledger.reader.count()
     assert sorted(p.name for p in path.parent.iterdir()) == ["ledger.db", "ledger.db.lock"]
+
+
+def test_idempotency_passes_to_the_serve_that_takes_a_failed_ones_place(ledger, maker):
+    failed, second, third = (maker.serve_id(n) for n in range(3))
+    key = Idempotency("k", b"m" * 32)
+    assert ledger.open_intent(maker.intent(failed, idempotency=key)).result() is None
+    with pytest.raises(Conflict):
+        ledger.open_intent(maker.intent(second, idempotency=replace(key, after=failed))).result()
+    ledger.seal(failed, maker.sealing(failed)).result()
+    assert ledger.open_intent(maker.intent(third, idempotency=replace(key, after=second))).result() == failed
+    assert ledger.open_intent(maker.intent(second, idempotency=replace(key, after=failed))).result() is None
+    ledger.seal(second, maker.sealing(second)).result()
+    assert ledger.open_intent(maker.intent(third, idempotency=key)).result() == second

@@ -9,6 +9,8 @@ import pytest
 
 from mesh.errors import SequenceError
 from mesh.ledger import Ledger, LedgerReader, Position, check_sequence
+from mesh.ledger.sequence import check_run
+from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.envelope import RECEIPT_TYPE, SigningKey, verify
 
 
@@ -93,3 +95,40 @@ def test_copied_state_directory_is_noticed_when_both_have_sealed(path, maker, tm
         entries += [(s.value, s.id) for s in sealed]
     with pytest.raises(SequenceError, match=r"fork: .* with seq 3"):
         check_sequence(entries)
+
+
+def counting(maker, entries, **changes):
+    receipt, receipt_id = entries[-1]
+    fields = {"at_ns": 0, "count": receipt.seq + 1, "domains": [], "head": receipt_id} | changes
+    return Checkpoint.of(v="mesh/1", steward=receipt.steward, **fields)
+
+
+def test_run_may_begin_anywhere_but_is_in_order(maker):
+    entries = chain(maker, 6)
+    for run in ([], entries, entries[:1], entries[3:]):
+        check_run(run)
+    for fault, run in (
+        ("order", [entries[0], entries[2], entries[1]]),
+        ("order", entries[::-1]),
+        ("gap", [*entries[:2], *entries[3:]]),
+        ("duplicate", [*entries[3:], entries[5]]),
+        ("stewards", entries[:2] + chain(type(maker)(SigningKey(b"\x07" * 32)), 1)),
+    ):
+        with pytest.raises(SequenceError, match=f"^{fault}: "):
+            check_run(run)
+
+
+def test_run_reaches_what_a_checkpoint_counts_and_ends_there_as_it_says(maker):
+    entries = chain(maker, 6)
+    none = Checkpoint.of(v="mesh/1", steward=entries[0][0].steward, at_ns=0, count=0, domains=[])
+    check_run(entries, [counting(maker, entries), counting(maker, entries[:2]), none])
+    check_run(entries[3:], [counting(maker, entries[:2])])
+    other = type(maker)(SigningKey(b"\x07" * 32))
+    for fault, run, checkpoint in (
+        ("counts 6 receipts", entries[:5], counting(maker, entries)),
+        ("names", entries, counting(maker, entries, head=bytes(32))),
+        ("names", entries, counting(maker, entries[:2], head=bytes(32))),
+        ("stewards", entries, counting(other, chain(other, 1))),
+    ):
+        with pytest.raises(SequenceError, match=fault):
+            check_run(run, [checkpoint])

@@ -155,5 +155,44 @@ def disclosure() -> dict[str, Any]:
     }
 
 
+def caveats() -> dict[str, Any]:
+    """One of each, and one that nobody knows."""
+    return {
+        "model-in": [digest(1), digest(2)],
+        "recipe-in": [digest(3), "qwen", "smollm2-135m"],
+        "backend-in": [engine()["backend_id"]],
+        "blueprint-in": [digest(4)],
+        "steward-in": [KEY.public],
+        "fidelity-at-least": 2,
+        "max-tokens": 512,
+        "max-uj": 5_000_000,
+        "not-before": 1_790_000_000_000_000_000,
+        "not-after": 1_790_600_000_000_000_000,
+        "total-uj": 900_000_000,
+        "total-tokens": 100_000,
+        "weekdays": {"only": [1, 2, 3]},
+    }
+
+
+def grant_block() -> dict[str, Any]:
+    return {"v": "mesh/1", "next": OTHER_KEY.public, "caveats": caveats(), "nonce": bytes(range(16))}
+
+
+def frame() -> dict[str, Any]:
+    return {
+        "steward": KEY.public,
+        "recipe_id": "smollm2-135m",
+        "backend_id": engine()["backend_id"],
+        "fidelity": 2,
+        "prompt_tokens": 431,
+        "max_tokens": 256,
+        "now_ns": 1_790_000_000_000_000_000,
+        "weights_digest": digest(1),
+        "blueprint_id": digest(4),
+        "runtime_recipe_digest": digest(3),
+        "est_uj": 4_000_000,
+    }
+
+
 def sealed_receipt(key: SigningKey = KEY, **changes: Any) -> Sealed:
     return seal(Receipt.from_map({**receipt(), "steward": key.public, **changes}), key)

@@ -73,12 +73,15 @@ def test_hostile_bytes_are_refused_with_one_line(data):
 
 def test_depth_is_counted_exactly():
     deepest: object = 1
-    for _ in range(MAX_DEPTH - 1):
+    for _ in range(MAX_DEPTH):
         deepest = [deepest]
     data = canonical.encode(deepest)
     assert canonical.decode(data, max_bytes=LIMIT) == deepest
+    for innermost in (b"\x00", b"\x80", b"\xa0"):
+        with pytest.raises(EncodingError):
+            canonical.decode(b"\x81" * (MAX_DEPTH + (innermost == b"\x00")) + innermost, max_bytes=LIMIT)
     with pytest.raises(EncodingError):
-        canonical.decode(b"\x81" * (MAX_DEPTH + 2) + b"\x00", max_bytes=LIMIT)
+        canonical.encode([deepest])
 
 
 def test_encode_and_decode_agree_on_the_depth():

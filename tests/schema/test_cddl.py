@@ -11,6 +11,11 @@ from cddl_verifier import Validator
 from hypothesis import given, settings
 
 from mesh.errors import MeshError
+from mesh.grant.block import GrantBlock
+from mesh.grant.caveats import CAVEATS
+from mesh.grant.chain import Grant, verify_grant
+from mesh.grant.frame import Frame
+from mesh.grant.making import close
 from mesh.schema import limits
 from mesh.schema.checkpoint import Checkpoint, DomainTotals
 from mesh.schema.disclosure import Disclosure
@@ -20,6 +25,7 @@ from mesh.schema.outcome import FINISHES, ServeOutcome
 from mesh.schema.receipt import EngineBlock, Receipt
 from mesh.schema.request import Sampling, ServeRequest
 from mesh.schema.value import Value
+from tests.grant import chains as grants
 from tests.schema import handmade, samples
 from tests.schema.envelopes import envelope, protected
 from tests.schema.test_properties import receipts
@@ -39,12 +45,17 @@ RULES: dict[str, type[Value]] = {
     "checkpoint": Checkpoint,
     "domain-totals": DomainTotals,
     "disclosure": Disclosure,
+    "grant": Grant,
+    "grant-block": GrantBlock,
+    "frame": Frame,
 }
 WHOLE = {
     "receipt": samples.receipt(),
     "serve-request": samples.request(),
     "checkpoint": samples.checkpoint(),
     "disclosure": samples.disclosure(),
+    "grant-block": samples.grant_block(),
+    "frame": samples.frame(),
 }
 
 
@@ -69,6 +80,13 @@ def test_every_model_has_a_rule():
     assert set(RULES.values()) == set(Value.__subclasses__())
 
 
+def test_caveats_are_those_that_are_known():
+    found = re.search(r"^caveats = \{\n(.*?)^\}", TEXT, re.MULTILINE | re.DOTALL)
+    assert found
+    assert set(re.findall(r'^  \? "([a-z-]+)": ', found[1], re.MULTILINE)) == set(CAVEATS)
+    assert set(samples.caveats()) >= set(CAVEATS)
+
+
 def test_closed_lists_are_those_of_the_models():
     for values in (FINISHES, BASES):
         assert " / ".join(f'"{value}"' for value in values) in TEXT
@@ -83,7 +101,8 @@ def test_limits_are_those_of_the_package():
         limits.MAX_ENVELOPE_BYTES, limits.MAX_HEADER_BYTES, limits.MAX_PAYLOAD_BYTES, limits.MAX_SETTINGS_BYTES,
         limits.MAX_DISCLOSURE_BYTES, limits.MAX_DEPTH, limits.MAX_UINT, limits.MAX_TOKEN_ID, limits.MAX_TOKENS,
         limits.MAX_SEED, limits.MAX_STOP_STRINGS, limits.MAX_STOP_STRING_BYTES, limits.MAX_STOP_IDS,
-        limits.MAX_LOGIT_BIASES, limits.MAX_NAME_CHARS, limits.MAX_SOURCES,
+        limits.MAX_LOGIT_BIASES, limits.MAX_NAME_CHARS, limits.MAX_SOURCES, limits.MAX_GRANT_BYTES,
+        limits.MAX_GRANT_BLOCKS, limits.MAX_CAVEAT_ITEMS,
     ):  # fmt: skip
         assert re.search(rf"\b{number}\b", TEXT), number
 
@@ -108,6 +127,20 @@ def test_envelopes_fit():
         envelope()[1:],
     ):
         assert not agrees("envelope", data)
+
+
+def test_grants_fit():
+    grant = grants.grant({"max-tokens": 5}, {"later": [1]})
+    chain = verify_grant(grant, grants.TRUST)
+    assert agrees("grant", grant)
+    assert agrees("grant", close(chain))
+    assert all(agrees("grant-envelope", block.envelope) for block in chain.blocks)
+    assert not agrees("envelope", chain.blocks[0].envelope)
+    assert not agrees("grant-envelope", envelope())
+    blocks, ends = [block.envelope for block in chain.blocks], {"secret": chain.secret}
+    for wrong in ({"blocks": []}, {"blocks": blocks * 5}, {"blocks": [1]}, {"secret": bytes(31)}, {"note": 1}):
+        assert not agrees("grant", handmade.item({"blocks": blocks, **ends, **wrong}))
+    assert not agrees("grant-envelope", chain.blocks[0].envelope[:-65] + handmade.bstr(bytes(63)))
 
 
 @given(receipts())
@@ -136,12 +169,12 @@ def _one_fault_each(fields: dict[str, Any]) -> list[dict[str, Any]]:
 
 # What a schema of single fields cannot see.
 BEYOND_CDDL = re.compile(
-    "must (not )?be (absent|there|empty|sorted|0)|exceeds|not the sum|come together|although|has no output|each once|twice"
-    "|not a multiple of 4"
+    "must (not )?be (absent|there|empty|sorted|0)|exceeds|not the sum|come together|although|has no output|each once"
+    "|twice|not a multiple of 4|in the order of"
 )
 
 
-@pytest.mark.parametrize("rule", ["receipt", "serve-request", "checkpoint"])
+@pytest.mark.parametrize("rule", ["receipt", "serve-request", "checkpoint", "grant-block", "frame"])
 def test_cddl_and_models_refuse_the_same(rule):
     model, both, beyond = RULES[rule], 0, 0
     for fields in _one_fault_each(WHOLE[rule]):

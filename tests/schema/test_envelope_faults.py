@@ -146,6 +146,11 @@ def test_header_keys_are_ordered_bytewise_and_not_by_length():
         check(envelope(unprotected=b"\xa2\x20\x00\x18\x21\x00"))
 
 
+def test_unprotected_header_key_that_only_equals_an_integer_is_refused():
+    with pytest.raises(HeaderError, match="394"):
+        check(envelope(unprotected=handmade.mapping([(bytes.fromhex("f95e28"), handmade.item([b"proof"]))])))  # 394.0
+
+
 @pytest.mark.parametrize("moved", [1, 3, 4, 15])
 def test_a_field_moved_out_of_the_protected_header_is_refused(moved):
     header = cbor2.loads(protected())
@@ -192,7 +197,7 @@ def _payload(**changes: Any) -> bytes:
     ("payload", "fault"),
     [
         (b"", "malformed"),
-        (b"\x80", "expected map, got array"),
+        (b"\x80", "expected a map, got an array"),
         (handmade.item(samples.checkpoint()), "receipt"),
         (_payload(seq=-1), "seq"),
         (_payload(v="mesh/2"), "v"),

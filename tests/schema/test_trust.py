@@ -62,7 +62,7 @@ def test_trust_file_refuses_a_line_and_names_it(line):
 
 @pytest.mark.parametrize("key", ["00" * 32, "02" + "00" * 31, "ff" * 32])
 def test_trust_file_refuses_a_key_that_binds_nobody(key):
-    with pytest.raises(TrustFileError, match="line 1: .*public key"):
+    with pytest.raises(TrustFileError, match=r"line 1: .*public key"):
         parse("ed25519:" + key)
 
 

@@ -8,12 +8,14 @@ import pytest
 from mesh.engine.reference import ReferenceEngine
 from mesh.errors import NoCandidate
 from mesh.schema.outcome import Fidelity
-from mesh.steward.admission import admit, worst_case_uj
+from mesh.steward.admission import Offer, admit, worst_case_uj
+from mesh.steward.costs import Costs
 from tests.support.stewards import request
 
 
 def admitted(candidates: list[Any], **fields: Any) -> Any:
-    return asyncio.run(admit(request(**fields), candidates, caller="tests"))
+    asked = request(**fields)
+    return asyncio.run(admit([Offer(asked, engine) for engine in candidates], caller="tests"))
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,7 @@ def test_refusal_names_the_backend_and_its_reason(engine: Any, fields: Any, reas
     backend = ReferenceEngine("a", **engine)
     with pytest.raises(NoCandidate) as caught:
         admitted([backend], **fields)
-    assert reason in caught.value.reasons[backend.backend_id]
+    assert reason in caught.value.reasons["a"]
     assert reason in str(caught.value)
 
 
@@ -60,4 +62,4 @@ def test_no_backends_is_said() -> None:
 
 
 def test_worst_case_counts_the_prompt_and_every_token() -> None:
-    assert worst_case_uj(request(max_tokens=100), ReferenceEngine(est_uj_per_token=3)) == 306
+    assert worst_case_uj(request(max_tokens=100), ReferenceEngine(est_uj_per_token=3), Costs()) == 306

@@ -110,7 +110,9 @@ class Completion:
             "prompt_token_ids": self._shown(self._prompt), "routed_experts": None,
         }  # fmt: skip
         usage = self._usage() | {"completion_tokens_details": None}
-        usage.setdefault("prompt_tokens_details", None)
+        counted = usage.get("prompt_tokens_details")
+        unknown = {"created_cache_tokens": None, "multimodal_tokens": None}
+        usage["prompt_tokens_details"] = counted and counted | unknown
         return self._frame([choice]) | {
             "service_tier": None, "system_fingerprint": self._server.fingerprint, "usage": usage,
             "kv_transfer_params": None, "ec_transfer_params": None, "metrics": None,

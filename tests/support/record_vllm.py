@@ -1,10 +1,10 @@
 """Record the answers of a real vLLM server that the fake one is compared with.
 
-    python -m tests.support.record_vllm URL
+    python -m tests.support.record_vllm URL COUNTING_URL
 
-The server is idle, serves one model of its own 331 ids as `tiny` with a context of 2048, and was started without flags
-that change an answer's shape. Written to tests/engine/recorded/vllm-VERSION.json: what tells one run or machine from
-another is masked.
+Both serve one model of 331 ids as `tiny` with a context of 2048 and are idle. The second was started with
+`--enable-prompt-tokens-details --api-key k`, the first without flags that change an answer's shape. Written to
+tests/engine/recorded/vllm-VERSION.json: what tells one run or machine from another is masked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.support.vllm_calls import CALLS, events_of, metric_lines, stopped_calls
+from tests.support.vllm_calls import CALLS, COUNTING, KEY, KEYLESS, events_of, metric_lines, stopped_calls
 
 FOLDER = Path(__file__).parent.parent / "engine" / "recorded"
 HEADERS = ("Content-Type", "Transfer-Encoding")
@@ -39,12 +39,16 @@ async def answered(http: aiohttp.ClientSession, url: str, call: tuple[str, str, 
         return told | {"body": json.loads(text) if text else None}
 
 
-async def record(url: str) -> dict[str, Any]:
-    async with aiohttp.ClientSession() as http:
+async def answers(url: str, counting: str) -> dict[str, Any]:
+    """Those of a server to all calls, and of a second one that counts what is cached and wants a key."""
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with aiohttp.ClientSession() as http, aiohttp.ClientSession(headers=headers) as keyed:
         told = {name: await answered(http, url, call) for name, call in CALLS.items()}
         (choice,) = told["plain"]["body"]["choices"]
         more = stopped_calls(choice["text"], choice["token_ids"])
         told |= {name: await answered(http, url, call) for name, call in more.items()}
+        told |= {name: await answered(keyed, counting, call) for name, call in COUNTING.items()}
+        told |= {name: await answered(http, counting, call) for name, call in KEYLESS.items()}
     return told
 
 
@@ -63,7 +67,7 @@ def masked(value: Any) -> Any:
 
 
 def main() -> None:
-    told = asyncio.run(record(sys.argv[1]))
+    told = asyncio.run(answers(*sys.argv[1:]))
     version = told["version"]["body"]["version"]
     path = FOLDER / f"vllm-{version}.json"
     path.write_text(json.dumps(masked(told), indent=1, ensure_ascii=False) + "\n")

@@ -43,6 +43,7 @@ class Client:
     leave_after: int | None = None
     got: list[int] = field(default_factory=list)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    cut_by: str | None = None
     first: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, token: int) -> None:

@@ -18,7 +18,7 @@ _CHAT = [{"role": "user", "content": "What is 2+2?"}, {"role": "assistant", "con
 _EVERYTHING = {
     "min_tokens": 0, "n": 1, "echo": False, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "frequency_penalty": 0.5,
     "presence_penalty": -0.5, "repetition_penalty": 1.1, "logit_bias": {"65": 1.5}, "seed": 7, "stop": ["zzzz"],
-    "stop_token_ids": [330], "include_stop_str_in_output": False, "skip_special_tokens": True,
+    "stop_token_ids": [250], "include_stop_str_in_output": False, "skip_special_tokens": True,
     "use_beam_search": False, "length_penalty": 1.0, "watermarking": False, "cache_salt": "a grain",
 }  # fmt: skip
 
@@ -56,6 +56,19 @@ CALLS: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "penalty beyond 2": ("POST", "/v1/completions", {**_ASKED, "frequency_penalty": 2.5}),
     "completion of another": ("POST", "/v1/completions", {**_ASKED, "model": "other"}),
     "unknown field": ("POST", "/v1/completions", {**_ASKED, "retrun_token_ids": True}),
+}
+
+# Of a server that counts what its cache had (--enable-prompt-tokens-details) and wants the key `KEY`.
+KEY = "k"
+COUNTING: dict[str, tuple[str, str, dict[str, Any] | None]] = {
+    "counting, plain": ("POST", "/v1/completions", {**_ASKED, "cache_salt": "counting"}),
+    "counting, stream": ("POST", "/v1/completions", {**_ASKED, **_STREAM, "cache_salt": "counting"}),
+}
+KEYLESS: dict[str, tuple[str, str, dict[str, Any] | None]] = {
+    "no key, models": ("GET", "/v1/models", None),
+    "no key, plain": ("POST", "/v1/completions", _ASKED),
+    "no key, health": ("GET", "/health", None),
+    "no key, tokenize": ("POST", "/tokenize", {"model": MODEL, "prompt": "x"}),
 }
 
 # What a stop string and a stop id do depends on the ids that come, so these two follow from a first answer.

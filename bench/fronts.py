@@ -1,0 +1,197 @@
+"""Processes that answer completions, and how they are asked: one server of models and what may stand in front of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+
+from bench.measure import process_cpu_ns
+from bench.venvs import ROOT, python_of
+
+CHUNKS = 32  # tokens of an answer, each an event of its own on the way from the server
+_PROXY = Path(__file__).parent / "peers" / "reverse_proxy.py"
+_LITELLM = "litellm[proxy]==1.108.7"  # 1.107 was withdrawn
+_START_S = 240.0
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """A process that answers completions at `url`. `started_s` is from its start to its first answer."""
+
+    process: subprocess.Popen[str]
+    url: str
+    key: str | None = None
+    started_s: float = 0.0
+
+    def cpu_us(self, requests: int, callers: int, *, streamed: bool) -> float:
+        """Microseconds of its CPU time for one request."""
+        start = process_cpu_ns(self.process.pid)
+        asyncio.run(self._ask(requests, callers, streamed=streamed))
+        return (process_cpu_ns(self.process.pid) - start) / requests / 1000
+
+    def p50_us(self, requests: int) -> float:
+        """Microseconds that a caller waits who is alone, in the median."""
+        return statistics.median(asyncio.run(self._ask(requests, 1, streamed=False))) * 1e6
+
+    def memory_mib(self) -> float:
+        """What it and its children hold."""
+        process = psutil.Process(self.process.pid)
+        held = sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+        return float(held) / _MIB
+
+    async def _ask(self, requests: int, callers: int, *, streamed: bool) -> list[float]:
+        """Seconds that each request took."""
+        headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
+        connector = aiohttp.TCPConnector(limit=callers)
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+            numbers = iter(range(requests))  # each caller takes the next one
+            took = await asyncio.gather(
+                *(_caller(session, self.url, numbers, streamed=streamed) for _ in range(callers))
+            )
+        return [seconds for one in took for seconds in one]
+
+
+async def _caller(session: aiohttp.ClientSession, url: str, numbers: Iterator[int], *, streamed: bool) -> list[float]:
+    took = []
+    for number in numbers:
+        body = {
+            "model": "tiny", "prompt": f"question {number}: how far is it from here to there?",
+            "max_tokens": CHUNKS, "temperature": 0, "ignore_eos": True,
+            **({"stream": True, "stream_options": {"include_usage": True}} if streamed else {}),
+        }  # fmt: skip
+        start = time.perf_counter()
+        async with session.post(url + "/v1/completions", json=body) as response:
+            _check(response.status, await response.read(), streamed=streamed)
+        took.append(time.perf_counter() - start)
+    return took
+
+
+def _check(status: int, body: bytes, *, streamed: bool) -> None:
+    """That an answer is whole: it says how many tokens it has. In a stream that is said in the event before the last
+    word; how many events there are is not looked at, since the gateway joins what has come in."""
+    if status != 200:
+        raise RuntimeError(f"answered {status}: {body[:200]!r}")
+    if streamed:
+        *_, body, done = (block[6:] for block in body.split(b"\n\n") if block.startswith(b"data: "))
+        if done != b"[DONE]":
+            raise RuntimeError(f"a stream that ends in {done[:200]!r}")
+    tokens = json.loads(body)["usage"]["completion_tokens"]
+    if tokens != CHUNKS:
+        raise RuntimeError(f"an answer of {tokens} tokens, expected {CHUNKS}")
+
+
+@contextmanager
+def upstream(folder: Path) -> Iterator[Front]:
+    """A server that only looks like vLLM; its model is written to `folder`/model."""
+    with running(sys.executable, "-m", "tests.support.fake_vllm", "--folder", str(folder / "model")) as process:
+        yield Front(process, f"http://127.0.0.1:{line(process).strip()}")
+
+
+@contextmanager
+def gateway(folder: Path, url: str, state: str = "state") -> Iterator[Front]:
+    """`mesh serve` in front of `url`, its ledger on disk."""
+    began = time.perf_counter()
+    with running(
+        sys.executable, "-m", "mesh.cli.main", "serve", "--vllm", url, "--weights", str(folder / "model"),
+        "--dtype", "float32", "--device", "cpu", "--state", str(folder / state), "--port", "0", "--json",
+    ) as process:  # fmt: skip
+        yield _answering(Front(process, told(process)["url"]), began)
+
+
+@contextmanager
+def reverse_proxy(url: str) -> Iterator[Front]:
+    began = time.perf_counter()
+    with running(sys.executable, "-I", str(_PROXY), url) as process:
+        yield _answering(Front(process, f"http://127.0.0.1:{line(process).strip()}"), began)
+
+
+@contextmanager
+def litellm(folder: Path, url: str) -> Iterator[Front]:
+    """The LiteLLM proxy with one worker, no database and nothing that calls out. Raises PeerMissing."""
+    python = python_of("litellm", _LITELLM)
+    key, port = f"sk-{secrets.token_hex(24)}", _free_port()
+    model = {"model": "text-completion-openai/tiny", "api_base": f"{url}/v1", "api_key": "none"}
+    config = folder / "litellm.yaml"
+    config.write_text(  # YAML holds JSON
+        json.dumps(
+            {
+                "model_list": [{"model_name": "tiny", "litellm_params": model}],
+                "litellm_settings": {"telemetry": False, "num_retries": 0},
+                "general_settings": {"disable_spend_logs": True, "master_key": key},
+            }
+        )
+    )
+    environment = {
+        "PATH": os.environ.get("PATH", ""), "HOME": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "ERROR", "LITELLM_TELEMETRY": "False", "NO_PROXY": "127.0.0.1",
+    }  # fmt: skip
+    began = time.perf_counter()
+    with running(
+        str(python.parent / "litellm"), "--config", str(config), "--host", "127.0.0.1", "--port", str(port),
+        "--num_workers", "1", "--telemetry", "False", environment=environment,
+    ) as process:  # fmt: skip
+        yield _answering(Front(process, f"http://127.0.0.1:{port}", key), began)
+
+
+def _answering(front: Front, began: float) -> Front:
+    """The same, once it has answered."""
+    while True:
+        try:
+            front.p50_us(1)
+        except (aiohttp.ClientConnectionError, RuntimeError):
+            if front.process.poll() is not None or time.perf_counter() - began > _START_S:
+                raise
+            time.sleep(0.02)
+        else:
+            return Front(front.process, front.url, front.key, time.perf_counter() - began)
+
+
+@contextmanager
+def running(*command: str, environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, env=environment
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    if not said:
+        raise RuntimeError(f"{process.args!r} ended with exit {process.wait()} before it served")
+    return said
+
+
+def told(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What `mesh serve --json` prints once it serves."""
+    lines = [line(process)]
+    while lines[-1] != "}\n":
+        lines.append(line(process))
+    said: dict[str, Any] = json.loads("".join(lines))
+    return said
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,214 @@
+"""`mesh` as a conformance client: one operation a call, as PROTOCOL.md says."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from conformance.case import ACCEPT, NOTHING, REJECT
+from conformance.replayer import replay_line
+from mesh.cli.verify import check_statement
+from mesh.engine.protocol import Scores
+from mesh.engine.reference import VOCABULARY, ReferenceEngine, stream
+from mesh.errors import MeshError, SchemaError
+from mesh.ledger.sequence import check_run
+from mesh.schema import canonical
+from mesh.schema.checkpoint import Checkpoint
+from mesh.schema.commitment import opening, opening_key, output_commitment
+from mesh.schema.disclosure import Disclosure
+from mesh.schema.energy import Energy
+from mesh.schema.envelope import CHECKPOINT_TYPE, RECEIPT_TYPE, verify
+from mesh.schema.ids import ContentId, Kind, serve_id_from_text, steward_from_text
+from mesh.schema.limits import MAX_PAYLOAD_BYTES, MAX_SETTINGS_BYTES, MAX_TOKENS
+from mesh.schema.outcome import ServeOutcome
+from mesh.schema.receipt import Receipt
+from mesh.schema.request import (
+    Sampling,
+    ServeRequest,
+    payload_digest,
+    prompt_hash_of_ids,
+    prompt_hash_of_text,
+    unpack_ids,
+)
+from mesh.schema.trust import Trust
+from mesh.schema.value import Value
+
+V = TypeVar("V", bound=Value)
+
+FEATURES = ("reference", "replay")
+_TYPES = {"receipt": RECEIPT_TYPE, "checkpoint": CHECKPOINT_TYPE}
+
+
+class Unread:
+    """Where tokens go that nobody wants. A TokenSink."""
+
+    def __init__(self) -> None:
+        self.cancelled = asyncio.Event()
+
+    def put(self, token: int, scores: Scores | None = None) -> None:
+        pass
+
+
+class Client:
+    """Answers with the line to print, None for none. Raises the MeshError of what it refuses."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._operations: dict[str, Callable[..., str | None]] = {
+            "decode": self.decode,
+            "id": self.id,
+            "digest": lambda name: ContentId.of_bytes(self._read(name)).text,
+            "text": self.text,
+            "request": lambda name: self._value(ServeRequest, name).id.text,
+            "prompt-hash": self.prompt_hash,
+            "payload": lambda name: ContentId(payload_digest(unpack_ids(self._read(name)))).text,
+            "opening": self.opening,
+            "commitment": self.commitment,
+            "outcome": lambda name: self._only_check(ServeOutcome, name),
+            "energy": lambda name: self._only_check(Energy, name),
+            "receipt": lambda name: self._value(Receipt, name).id.text,
+            "checkpoint": lambda name: self._value(Checkpoint, name).id.text,
+            "disclosure": lambda name: Disclosure.from_bytes(self._read(name)).request.id.text,
+            "settings": self.settings,
+            "weights": self.weights,
+            "trust": lambda name: str(len(self._trust(name))),
+            "envelope": self.envelope,
+            "sequence": self.sequence,
+            "reference-tokens": self.reference_tokens,
+            "reference-cache": self.reference_cache,
+            "replay": self.replay,
+        }
+
+    def answer(self, op: str, arguments: Sequence[str]) -> tuple[int, str]:
+        """Exit code and stdout."""
+        if op == "features":
+            return ACCEPT, "".join(f"{name}\n" for name in FEATURES)
+        try:
+            line = self._operations[op](*arguments)
+        except MeshError as e:
+            return REJECT, f"reject {e.code}\n"
+        return ACCEPT, "" if line is None else f"{line}\n"
+
+    def _read(self, name: str) -> bytes:
+        return (self._folder / name).read_bytes()
+
+    def _trust(self, name: str) -> Trust:
+        return Trust.parse(self._read(name))
+
+    def _value(self, model: type[V], name: str) -> V:
+        return model.from_cbor(self._read(name), max_bytes=MAX_PAYLOAD_BYTES)
+
+    def decode(self, name: str) -> None:
+        canonical.decode(self._read(name), max_bytes=MAX_SETTINGS_BYTES)
+
+    def id(self, kind: Kind, name: str) -> str:
+        data = self._read(name)
+        canonical.decode(data, max_bytes=MAX_SETTINGS_BYTES)
+        return ContentId.of_canonical(kind, data).text
+
+    def text(self, form: str, text: str) -> str:
+        parse = {"content-id": ContentId.from_text, "steward": steward_from_text, "serve-id": serve_id_from_text}
+        return parse[form](text).hex()
+
+    def prompt_hash(self, kind: str, name: str, nonce: str | None = None) -> str:
+        data, key = self._read(name), None if nonce is None else _bytes(nonce)
+        if kind == "ids":
+            return ContentId(prompt_hash_of_ids(unpack_ids(data), key)).text
+        try:
+            return ContentId(prompt_hash_of_text(data.decode(), key)).text
+        except UnicodeDecodeError:
+            raise SchemaError("prompt: not UTF-8") from None
+
+    def opening(self, seed: str, request_id: str, serve_id: str) -> str:
+        return ContentId(opening(opening_key(_bytes(seed)), _bytes(request_id), _bytes(serve_id))).text
+
+    def commitment(self, opened: str, request_id: str, payload: str, name: str) -> str:
+        ids = unpack_ids(self._read(name))
+        return ContentId(output_commitment(_bytes(opened), _bytes(request_id), _bytes(payload), ids)).text
+
+    def _only_check(self, model: type[Value], name: str) -> None:
+        self._value(model, name)
+
+    def settings(self, name: str) -> str:
+        data = self._read(name)
+        canonical.decode_map(data, max_bytes=MAX_SETTINGS_BYTES)
+        return ContentId.of_canonical("settings", data).text
+
+    def weights(self, name: str) -> str:
+        data = self._read(name)
+        value = canonical.decode_map(data, max_bytes=MAX_SETTINGS_BYTES)
+        files = value.get("files")
+        if set(value) != {"files"} or not isinstance(files, list) or not files:
+            raise SchemaError("weights: expected a list of files and nothing else")
+        for file in files:
+            if not isinstance(file, list) or list(map(type, file)) != [str, bytes] or len(file[1]) != 32:
+                raise SchemaError("weights: expected a name and a digest")
+        names = [file[0].encode() for file in files]
+        if names != sorted(set(names)):
+            raise SchemaError("weights: names must be sorted, each once")
+        return ContentId.of_canonical("weights", data).text
+
+    def envelope(self, kind: str, name: str, trust: str) -> str:
+        keys = self._trust(trust)
+        return verify(self._read(name), _TYPES[kind], keys).id.text
+
+    def sequence(self, trust: str, *names: str) -> str:
+        keys = self._trust(trust)
+        statements = [check_statement(self._read(name), keys) for name in names]
+        receipts = [(sealed.value, sealed.id) for sealed in statements if isinstance(sealed.value, Receipt)]
+        check_run(receipts, [sealed.value for sealed in statements if isinstance(sealed.value, Checkpoint)])
+        return str(len(receipts))
+
+    def reference_tokens(self, prompt_hash: str, max_tokens: str) -> str:
+        seed, count = _start(prompt_hash, max_tokens)
+        return " ".join(str(value % VOCABULARY) for value, _ in zip(stream(seed, count), range(count), strict=False))
+
+    def reference_cache(self, *pairs: str) -> str:
+        starts = [_start(pairs[i], pairs[i + 1]) for i in range(0, len(pairs), 2)]
+        return " ".join(map(str, asyncio.run(cache_hits(starts))))
+
+    def replay(self, receipt: str, disclosure: str, trust: str, replayer: str) -> str:
+        given = None if disclosure == NOTHING else self._read(disclosure)
+        return replay_line(self._read(receipt), given, self._trust(trust), self._read(replayer))
+
+
+def _bytes(text: str) -> bytes:
+    return b"" if text == NOTHING else bytes.fromhex(text)
+
+
+def _start(prompt_hash: str, max_tokens: str) -> tuple[bytes, int]:
+    seed, count = _bytes(prompt_hash), int(max_tokens)
+    if len(seed) != 32 or not 1 <= count <= MAX_TOKENS:
+        raise SchemaError("expected a prompt hash of 32 bytes and a count from 1")
+    return seed, count
+
+
+async def cache_hits(starts: Sequence[tuple[bytes, int]]) -> list[int]:
+    """What one engine counts that serves these one after the other."""
+    engine, out = ReferenceEngine(work_per_token=0, context_tokens=2 * MAX_TOKENS), []
+    for prompt_hash, max_tokens in starts:
+        request = ServeRequest.of(
+            prompt_hash=prompt_hash,
+            prompt_tokens=0,
+            max_tokens=max_tokens,
+            fidelity_floor=0,
+            sampling=Sampling.greedy(),
+        )
+        served = await engine.serve(request, [], Unread())
+        out.append(served.outcome.cache_hit_tokens or 0)
+    await engine.close()
+    return out
+
+
+def main(argv: Sequence[str]) -> int:
+    op, *arguments = argv
+    code, out = Client(Path()).answer(op, arguments)
+    sys.stdout.write(out)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,70 @@
+"""Caveats as flags."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from mesh.errors import SchemaError, TrustFileError
+from mesh.schema.ids import ContentId, steward_from_text
+from mesh.schema.trust import time_from_text
+
+
+def add_caveat_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("caveats, all of which must hold; a list is made by giving a flag again")
+    for name, metavar, read, what in _LISTS:
+        group.add_argument(f"--{name}", action="append", type=read, metavar=metavar, help=what)
+    for name, metavar, read, what in _SINGLE:
+        group.add_argument(f"--{name}", type=read, metavar=metavar, help=what)
+
+
+def caveats_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Those that were given. What they may state is for the grant to check."""
+    from mesh.schema.canonical import encode
+
+    given = {name: getattr(args, name.replace("-", "_")) for name, *_ in (*_LISTS, *_SINGLE)}
+    return {
+        name: sorted(set(value), key=encode) if isinstance(value, list) else value
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def checked(text: str) -> Any:
+        try:
+            return read(text)
+        except (SchemaError, TrustFileError) as e:
+            raise argparse.ArgumentTypeError(str(e)) from None
+
+    return checked
+
+
+def whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+digest = _reader(lambda text: bytes(ContentId.from_text(text)))
+steward = _reader(steward_from_text)
+moment = _reader(time_from_text)
+_recipe = _reader(lambda text: bytes(ContentId.from_text(text)) if text.startswith("b3:") else text)
+
+_LISTS = (
+    ("model-in", "b3:HEX", digest, "weights digests, as `mesh weights` prints them"),
+    ("recipe-in", "NAME|b3:HEX", _recipe, "names of models, or digests of runtime recipes"),
+    ("backend-in", "ID", str, "backend ids"),
+    ("blueprint-in", "b3:HEX", digest, "blueprint ids"),
+    ("steward-in", "KEY", steward, "stewards, ed25519:<hex>; a total needs one to be named"),
+)
+_SINGLE = (
+    ("fidelity-at-least", "0..3", whole, "how close the weights must be to the published ones"),
+    ("max-tokens", "N", whole, "tokens of one answer"),
+    ("max-uj", "N", whole, "microjoules of one serve, by the estimate before it"),
+    ("not-before", "TIME", moment, "from this time on, 2026-11-30T08:00:00Z"),
+    ("not-after", "TIME", moment, "until this time"),
+    ("total-uj", "N", whole, "microjoules of all serves together"),
+    ("total-tokens", "N", whole, "tokens of all serves together, prompts and answers"),
+)

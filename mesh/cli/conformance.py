@@ -1,0 +1,117 @@
+"""`mesh conformance`: make the vectors of the format again, and run a client of it against them.
+
+The vectors and what makes them lie beside the package in a checkout, and in no wheel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import shlex
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from mesh.cli.console import emit, note, say
+from mesh.cli.exits import ACCEPTED, NOT_RUN, REFUSED
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("conformance", help="the vectors of the format, and whether a client passes them")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    making = actions.add_parser(
+        "regenerate",
+        help="make vectors/v1 again",
+        description="Makes every file under vectors/v1 again: the same bytes, or what was changed shows.",
+    )
+    making.add_argument("--check", action="store_true", help="change nothing; name each file that is not as made here")
+    making.add_argument("--json", action="store_true", help="print one JSON object")
+    making.set_defaults(run=run_regenerate)
+    running = actions.add_parser(
+        "run",
+        help="ask a client every question of the vectors",
+        description="Asks CLIENT every question of vectors/v1 (conformance/PROTOCOL.md) and compares. Exit code 0: it "
+        "passed; 10: it did not. Put -- before CLIENT.",
+    )
+    running.add_argument("client", nargs="+", metavar="CLIENT", help="the client's command line")
+    running.add_argument("--only", default="", metavar="PREFIX", help="ask only where the case's id starts so")
+    running.add_argument(
+        "--expect-failures",
+        type=Path,
+        metavar="FILE",
+        help="ids of cases that are known to fail, one a line; one that passes is a failure",
+    )
+    running.add_argument("--vectors", type=Path, metavar="DIR", help="vectors from another place")
+    running.add_argument("--json", action="store_true", help="print one JSON object")
+    running.set_defaults(run=run_client)
+
+
+def run_regenerate(args: argparse.Namespace) -> int:
+    made = _module("regenerate")
+    if made is None:
+        return _missing(as_json=args.json)
+    files = made.tree()
+    if not args.check:
+        changed = made.write(files, made.VECTORS)
+        if args.json:
+            emit({"files": len(files), "changed": changed})
+        else:
+            say(f"{len(files)} files in {made.VECTORS}, {changed} of them changed")
+        return ACCEPTED
+    found = made.differences(files, made.VECTORS)
+    if args.json:
+        emit({"files": len(files), "differences": found})
+    else:
+        for line in found:
+            say(line)
+    return REFUSED if found else ACCEPTED
+
+
+def run_client(args: argparse.Namespace) -> int:
+    runner = _module("runner")
+    if runner is None:
+        return _missing(as_json=args.json)
+    try:
+        words = runner.absolute(args.client, Path.cwd())
+        report = runner.run(
+            args.vectors or ROOT / "vectors" / "v1",
+            shlex.join(args.client),
+            runner.program(words),
+            only=args.only,
+            expected_failures=args.expect_failures,
+        )
+    except runner.CannotRun as e:
+        if args.json:
+            emit({"error": {"code": "cannot-run", "message": str(e)}})
+        else:
+            note(f"mesh conformance: {e}")
+        return NOT_RUN
+    if args.json:
+        emit(report.to_json())
+    else:
+        for line in report.lines():
+            say(line)
+    return REFUSED if report.failed else ACCEPTED
+
+
+def _module(name: str) -> ModuleType | None:
+    """A module of the pack beside this package; None where there is none."""
+    if not (ROOT / "conformance" / f"{name}.py").is_file():
+        return None
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    return importlib.import_module(f"conformance.{name}")
+
+
+def _missing(*, as_json: bool) -> int:
+    message = (
+        f"the conformance pack is not part of an installed package: {ROOT / 'conformance'} is not there; "
+        "run this from a checkout, or conformance/run.sh of one, which needs no Python"
+    )
+    if as_json:
+        emit({"error": {"code": "no-pack", "message": message}})
+    else:
+        note(f"mesh conformance: {message}")
+    return NOT_RUN

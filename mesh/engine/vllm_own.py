@@ -1,0 +1,75 @@
+"""A server of our own through its lives: launched, waited for until it answers, launched again with back-off."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from mesh.engine.vllm_http import VllmServer
+from mesh.engine.vllm_managed import ManagedServer
+from mesh.errors import EngineError, UsageError
+
+log = logging.getLogger(__name__)
+
+Launch = Callable[[Callable[[EngineError], None]], Awaitable[ManagedServer]]
+
+_POLL_S: Final = 0.25  # between two looks at a server that is starting
+_RESTART_FIRST_S: Final = 1.0
+_RESTART_MOST_S: Final = 60.0
+
+
+class OwnServer:
+    """`ended` is how it ended, None while it runs or loads; `lost` hears of each end that nobody asked for. `failures`
+    counts starts since somebody last set it to 0."""
+
+    def __init__(self, launch: Launch, server: VllmServer, lost: Callable[[EngineError], None]) -> None:
+        self.ended: EngineError | None = None
+        self.failures = 0
+        self._launch, self._server, self._lost = launch, server, lost
+        self._managed: ManagedServer | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._managed is None else self._managed.pid
+
+    async def begin(self) -> None:
+        """Launch one in place of what is left of the last, and wait until it answers. Raises how it ended, if it
+        did."""
+        await self.stop()
+        self.ended = None
+        self._managed = await self._launch(self._on_end)
+        while True:
+            if self.ended is not None:
+                raise self.ended
+            try:
+                await self._server.models()
+            except EngineError:
+                await asyncio.sleep(_POLL_S)
+            else:
+                return
+
+    async def begin_again(self, may: Callable[[], Awaitable[None]], is_it: Callable[[], Awaitable[None]]) -> None:
+        """Begin one until it is as before, later each time. `may` raises where there is no use in it, `is_it` where it
+        is another."""
+        while True:
+            await asyncio.sleep(min(_RESTART_FIRST_S * 2 ** min(self.failures, 16), _RESTART_MOST_S))
+            self.failures += 1
+            try:
+                await may()
+                await self.begin()
+                await is_it()
+            except (EngineError, UsageError) as e:  # UsageError: it serves another model now
+                log.warning("vllm engine: not started again: %s", e)
+                continue
+            if self.ended is None:
+                return
+
+    async def stop(self) -> None:
+        if self._managed is not None:
+            await self._managed.stop()
+
+    def _on_end(self, reason: EngineError) -> None:
+        self.ended = reason
+        self._lost(reason)

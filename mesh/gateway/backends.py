@@ -1,0 +1,277 @@
+"""The backends there are: what each is called, how much room it has, and which of them gets a request."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from mesh.engine.protocol import ScoringEngine, ServingEngine, tool_form
+from mesh.errors import (
+    BadRequest,
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    EngineUnavailable,
+    NoCandidate,
+    NotFound,
+    Overloaded,
+    Refused,
+    UsageError,
+)
+from mesh.gateway.config import GatewayConfig
+from mesh.gateway.openai import Call
+from mesh.gateway.preparing import Prepared, prepare
+from mesh.gateway.room import Room
+from mesh.grant.terms import Terms
+from mesh.schema.ids import ContentId
+from mesh.steward.admission import Admitted, Offer
+from mesh.steward.steward import Steward
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How requests come to a backend: the `aliases` it answers to beside its own name, which others may share, and a
+    `queue` of its own in place of the gateway's."""
+
+    aliases: tuple[str, ...] = ()
+    queue: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    engine: ServingEngine
+    room: Room
+    aliases: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        return self.engine.recipe_id
+
+    def answers_to(self, model: str) -> bool:
+        return model == self.name or model in self.aliases
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A request that has its backend and a slot there, to be given back with `leave`."""
+
+    prepared: Prepared
+    admitted: Admitted
+    backend: Backend
+
+    @property
+    def engine(self) -> ServingEngine:
+        return self.admitted.engine
+
+
+class Backends:
+    """Raises UsageError where two have one name, or one's alias is another's name."""
+
+    def __init__(
+        self,
+        steward: Steward,
+        engines: Sequence[ServingEngine],
+        config: GatewayConfig,
+        routes: Sequence[Route] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        names = [engine.recipe_id for engine in engines]
+        if len(set(names)) != len(names):
+            raise UsageError(f"two backends serve one model name: {', '.join(names)}; an alias is what they may share")
+        self._steward = steward
+        self._config = config
+        self._clock = clock
+        self.all: list[Backend] = []
+        for engine, route in zip(engines, routes or [Route()] * len(engines), strict=True):
+            for alias in route.aliases:
+                if alias in names:
+                    raise UsageError(f"alias {alias!r} of backend {engine.recipe_id!r} is the name of a backend")
+            queue = config.queue if route.queue is None else route.queue
+            room = Room(engine.slots, queue, config.queue_wait_s, clock)
+            self.all.append(Backend(engine, room, frozenset(route.aliases)))
+        self._prompt_kinds: dict[bytes, tuple[object, ...]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """What a client may ask for: the backends, then what several of them share."""
+        aliases = {alias: None for backend in self.all for alias in sorted(backend.aliases)}
+        return [*(backend.name for backend in self.all), *aliases]
+
+    def named(self, model: str) -> list[Backend]:
+        """Those that answer to `model`, at least one. Raises NotFound (`model_not_found`) naming what is served."""
+        found = [backend for backend in self.all if backend.answers_to(model)]
+        if not found:
+            served = ", ".join(map(repr, self.names))
+            raise NotFound(
+                f"model {model!r} is not served here; served: {served}", code="model_not_found", param="model"
+            )
+        return found
+
+    def within(self, model: str, grant: Terms | None) -> list[Backend]:
+        """Those that answer to `model` and that the `grant`, where there is one, may admit. Raises as `named` does, and
+        GrantRefused."""
+        backends = self.named(model)
+        return backends if grant is None else self._granted(backends, grant, 1)
+
+    def close(self) -> None:
+        """Let no request in any more, and send away those that wait."""
+        for backend in self.all:
+            backend.room.close()
+
+    async def place(
+        self,
+        call: Call,
+        caller: str,
+        deadline: float,
+        *,
+        tried: Collection[str] = (),
+        grant: Terms | None = None,
+    ) -> Placed:
+        """Find the backend for a request and wait for a slot there, until the clock says `deadline`. Those in `tried`
+        are left out, and those that are not in the `grant`. Raises a Refused with each backend's reason,
+        EngineUnavailable, DeadlineExceeded."""
+        limit = self._config.max_output_tokens
+        if limit is not None and (call.max_tokens or 0) > limit:
+            raise BadRequest(
+                f"max_tokens: {call.max_tokens}, at most {limit}", code="invalid_value", param="max_tokens"
+            )
+        backends = [backend for backend in self.named(call.model) if backend.name not in tried]
+        if not backends:
+            raise EngineUnavailable(f"every backend of {call.model!r} was tried")
+        if grant is not None:
+            backends = self._granted(backends, grant, call.max_tokens or 1)
+        full = [fault for backend in backends if (fault := backend.room.overloaded(caller)) is not None]
+        if full and len(full) == len(backends):  # said before the work of tokenizing
+            raise min(full, key=lambda fault: fault.retry_after_s)
+        prepared = await self._prepared(call, backends)
+        offers = {name: Offer(one.request, backend.engine) for name, (backend, one) in prepared.items()}
+        while True:
+            standing = _Standing({backend.name: backend for backend in self.all}, caller)
+            admitted = await self._steward.choose(list(offers.values()), caller=caller, standing=standing, grant=grant)
+            backend, one = prepared[admitted.engine.recipe_id]
+            if backend.room.overloaded(caller) is not None:
+                continue  # it filled while others were asked whether they are ready
+            unasked = backend.room.full
+            if await self._enter(backend.room, caller, deadline) or unasked:
+                try:
+                    # while this one waited, the engine may have gone
+                    offer = offers[backend.name]
+                    admitted = await self._steward.choose(
+                        [offer], caller=caller, standing=_Inside(standing), grant=grant
+                    )
+                except EngineUnavailable:
+                    backend.room.leave(self._clock())
+                    del offers[backend.name]
+                    if not offers:
+                        raise
+                    continue
+                except BaseException:
+                    backend.room.leave(self._clock())
+                    raise
+            return Placed(one, admitted, backend)
+
+    def _granted(self, backends: Sequence[Backend], grant: Terms, max_tokens: int) -> list[Backend]:
+        """Those that the grant may admit. Raises GrantRefused, without a question to any engine, where it is none."""
+        refused = [self._steward.refusal(backend.engine, grant, max_tokens=max_tokens) for backend in backends]
+        admitted = [backend for backend, why in zip(backends, refused, strict=True) if why is None]
+        for why in refused:
+            if why is not None and not admitted:
+                raise why
+        return admitted
+
+    async def _enter(self, room: Room, caller: str, deadline: float) -> bool:
+        try:
+            return await room.enter(caller, max(deadline - self._clock(), 0))
+        except TimeoutError:
+            raise DeadlineExceeded("the request's time was over before it had a slot; nothing was served") from None
+
+    async def _prepared(self, call: Call, backends: Sequence[Backend]) -> dict[str, tuple[Backend, Prepared]]:
+        """The request as each backend would read it. One that cannot read it is left out; raises where none can."""
+        made: dict[tuple[object, ...], Prepared | Refused | EngineUnavailable] = {}
+        ready: dict[str, tuple[Backend, Prepared]] = {}
+        faults: dict[str, Refused | EngineUnavailable] = {}
+        for backend in backends:
+            kind = self._prompt_kind(call, backend.engine) if len(backends) > 1 else ()
+            if kind not in made:
+                try:
+                    made[kind] = await self._prepare(call, backend.engine)
+                except (Refused, EngineUnavailable) as e:
+                    made[kind] = e
+            one = made[kind]
+            if isinstance(one, Prepared):
+                ready[backend.name] = (backend, one)
+            else:
+                faults[backend.name] = one
+        if ready:
+            return ready
+        first, *others = faults.values()
+        if any(type(fault) is not type(first) for fault in others):
+            reasons = {name: str(fault) for name, fault in faults.items()}
+            listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+            raise NoCandidate(f"no backend may serve this request: {listed}", reasons=reasons)
+        raise first
+
+    async def _prepare(self, call: Call, engine: ServingEngine) -> Prepared:
+        default = min(self._config.default_max_tokens, self._config.max_output_tokens or math.inf)
+        prepared = await prepare(call, engine, default_max_tokens=int(default))
+        limit = self._config.max_prompt_tokens
+        if limit is not None and len(prepared.ids) > limit:
+            raise ContextLengthExceeded(
+                f"prompt: {len(prepared.ids)} tokens, this server takes at most {limit}", param=call.prompt_param
+            )
+        return prepared
+
+    def _prompt_kind(self, call: Call, engine: ServingEngine) -> tuple[object, ...]:
+        """Equal for engines that read a request alike: same weights, template and settings, and able to do the same.
+        Where the weights are not known, and where each has to be told a grammar, each reads for itself."""
+        if engine.weights_digest is None or call.form is not None or call.forced:
+            return (engine.process,)
+        kind = self._prompt_kinds.get(engine.process)
+        if kind is None:
+            settings = ContentId.of("settings", dict(engine.settings))
+            able = (tool_form(engine), isinstance(engine, ScoringEngine) and engine.max_scores)
+            kind = (engine.weights_digest, engine.template_digest, engine.context_tokens, settings, able)
+            if len(self._prompt_kinds) > 4 * len(self.all):
+                self._prompt_kinds.clear()  # of processes that are gone
+            self._prompt_kinds[engine.process] = kind
+        return kind
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """The steward's `Standing` of the backends towards one caller."""
+
+    backends: dict[str, Backend]
+    caller: str
+
+    def answers_to(self, engine: ServingEngine, model: str) -> bool:
+        return self.backends[engine.recipe_id].answers_to(model)
+
+    def load(self, engine: ServingEngine) -> float:
+        return self.backends[engine.recipe_id].room.load
+
+    def overloaded(self, engine: ServingEngine) -> Overloaded | None:
+        return self.backends[engine.recipe_id].room.overloaded(self.caller)
+
+    def waits(self, engine: ServingEngine) -> bool:
+        return self.backends[engine.recipe_id].room.full
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """The same for a request that has its slot: it needs no place any more."""
+
+    outside: _Standing
+
+    def answers_to(self, engine: ServingEngine, model: str) -> bool:
+        return self.outside.answers_to(engine, model)
+
+    def load(self, engine: ServingEngine) -> float:
+        return self.outside.load(engine)
+
+    def overloaded(self, engine: ServingEngine) -> Overloaded | None:
+        return None
+
+    def waits(self, engine: ServingEngine) -> bool:
+        return False

@@ -1,0 +1,74 @@
+"""What is read from clients at once: bodies come in within a time and within a bound on all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from mesh.errors import BadRequest, Overloaded
+from mesh.gateway.jsonbody import inflate, parse_object
+from mesh.gateway.listening import HttpFault, http_fault
+
+JSON_TYPE = "application/json"
+_OFF_LOOP_BYTES = 64 * 1024  # bodies from here on are parsed in a thread
+_RETRY_S = 1
+
+T = TypeVar("T")
+
+
+class Intake:
+    """Bodies of at most `max_bytes` each and `memory_bytes` together, each whole within `timeout_s` seconds."""
+
+    def __init__(self, max_bytes: int, memory_bytes: int, timeout_s: float) -> None:
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
+        self._memory_bytes = memory_bytes
+        self._timeout_s = timeout_s
+
+    @contextmanager
+    def place(self, request: web.Request) -> Iterator[None]:
+        """Room for a request's body, for as long as anything of it is held. Raises Overloaded, and BadRequest
+        (`body_too_large`) for a body that says of itself that it is."""
+        length = request.content_length
+        if length is not None and length > self.max_bytes:
+            raise BadRequest(f"body: {length} bytes, at most {self.max_bytes}", code="body_too_large")
+        # a body that does not say how long it is, or that will be inflated, may be as long as any
+        known = length is not None and "Content-Encoding" not in request.headers
+        claim = length if known and length is not None else self.max_bytes
+        if self.held_bytes and self.held_bytes + claim > self._memory_bytes:
+            raise Overloaded("requests of other clients fill the memory for them", retry_after_s=_RETRY_S)
+        self.held_bytes += claim
+        try:
+            yield
+        finally:
+            self.held_bytes -= claim
+
+    async def read(self, request: web.Request, understand: Callable[[dict[str, Any]], T]) -> tuple[bytes, T]:
+        """The body and what it asks for. JSON has to be called JSON: a web page of another origin can send anything
+        else without the browser asking first. Raises BadRequest, web.HTTPRequestEntityTooLarge, and what `understand`
+        does."""
+        if request.content_type != JSON_TYPE:
+            raise BadRequest(f"content-type: expected {JSON_TYPE}", code="unsupported_media_type")
+        data = await self._in_time(request)
+        encoding = ", ".join(request.headers.getall("Content-Encoding", ())) or None
+
+        def read() -> tuple[bytes, T]:
+            body = inflate(data, encoding, max_bytes=self.max_bytes)
+            return body, understand(parse_object(body))
+
+        if encoding is None and len(data) < _OFF_LOOP_BYTES:
+            return read()
+        return await asyncio.to_thread(read)
+
+    async def _in_time(self, request: web.Request) -> bytes:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await request.read()
+        except TimeoutError:
+            raise BadRequest("body: not complete in time", code="body_timeout") from None
+        except HttpFault as e:
+            raise BadRequest(f"body: {http_fault(e)}", code="malformed_body") from None

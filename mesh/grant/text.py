@@ -1,0 +1,33 @@
+"""A grant as one word, which any client of OpenAI's API can be given as its key."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from mesh.errors import SchemaError
+from mesh.schema.limits import MAX_GRANT_BYTES
+
+PREFIX = "mg1_"
+MAX_TEXT_CHARS = len(PREFIX) + (MAX_GRANT_BYTES * 4 + 2) // 3
+
+
+def grant_text(data: bytes) -> str:
+    return PREFIX + base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def grant_from_text(text: str) -> bytes:
+    """The bytes, unchecked. Raises SchemaError; what was given is a secret and is not repeated."""
+    if not text.startswith(PREFIX):
+        raise SchemaError(f"grant: does not start with {PREFIX}")
+    if len(text) > MAX_TEXT_CHARS:
+        raise SchemaError(f"grant: over {MAX_TEXT_CHARS} characters")
+    word = text[len(PREFIX) :]
+    try:
+        data = base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise SchemaError("grant: not base64url without padding") from None
+    # base64 has spare bits at its end, and a grant has one spelling
+    if grant_text(data) != text:
+        raise SchemaError("grant: not the one base64url spelling of its bytes")
+    return data

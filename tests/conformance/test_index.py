@@ -1,0 +1,107 @@
+"""The index says all that a runner needs, and what it names is there: in the folders, in SPEC.md, in PROTOCOL.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+
+from conformance.case import ACCEPT, REJECT
+from conformance.client import FEATURES, Client
+from conformance.regenerate import CLASSES, ROOT, VECTORS, all_cases
+from conformance.runner import read_index
+
+CASES = all_cases()
+QUESTIONS, _ = read_index(VECTORS)
+SPEC = (ROOT / "SPEC.md").read_text()
+PROTOCOL = (ROOT / "conformance" / "PROTOCOL.md").read_text()
+SECTIONS: dict[str, str] = dict(re.findall(r'<a id="([a-z]+)"></a>\n(.*?)(?=<a id="|\Z)', SPEC, re.DOTALL))
+
+
+def test_index_has_every_folder_once():
+    folders = {path.parent.relative_to(VECTORS).as_posix() for path in VECTORS.rglob("vector.json")}
+    assert [question.id for question in QUESTIONS] == [case.id for case in CASES]
+    assert folders == {case.id for case in CASES}
+    assert len(folders) == len(CASES)
+
+
+def test_there_are_enough_and_most_are_negative():
+    exits = Counter(case.exit for case in CASES)
+    assert set(exits) == {ACCEPT, REJECT}
+    assert len(CASES) >= 150
+    assert exits[REJECT] > exits[ACCEPT]
+
+
+def test_folders_say_the_same_as_the_index():
+    for question in QUESTIONS:
+        folder = VECTORS / question.id
+        told = json.loads((folder / "vector.json").read_text())
+        assert told["id"] == question.id
+        assert (told["op"], *told["arguments"]) == question.words, question.id
+        assert told["exit"] == question.exit, question.id
+        assert told.get("expect") == question.answer, question.id
+        assert told["spec"] == question.spec, question.id
+        assert str(told.get("rule", "-")) == question.rule, question.id
+        assert told.get("feature") == question.feature, question.id
+        assert told["comment"].endswith("."), question.id
+
+
+def test_folders_hold_what_their_case_reads_and_no_more():
+    for question in QUESTIONS:
+        there = {path.name for path in (VECTORS / question.id).iterdir()}
+        inputs = {name for name in there if name != "vector.json" and not name.endswith(".diag")}
+        named = {name for name in question.words if re.search(r"\.(cbor|bin|txt)\Z", name)}
+        assert inputs == named, question.id
+
+
+def test_index_is_plain_enough_for_a_shell():
+    for line in (VECTORS / "INDEX.tsv").read_text(encoding="ascii").splitlines()[1:]:
+        fields = line.split("\t")
+        assert len(fields) == 8
+        assert all(fields)
+        assert all(field == field.strip() for field in fields)
+        assert re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", fields[0])
+        assert not set(line) & set("*?[]\\'\"$`")
+
+
+def test_every_case_names_a_section_and_one_of_its_steps():
+    for case in CASES:
+        text = SECTIONS[case.spec]
+        if case.spec == "replay":
+            assert f"\n| {case.rule} |" in text, case.id
+        elif case.rule is not None:
+            assert re.search(rf"^{case.rule}\. ", text, re.MULTILINE), case.id
+
+
+def test_every_step_of_a_list_has_a_case():
+    named = defaultdict(set)
+    for case in CASES:
+        named[case.spec].add(case.rule)
+    for anchor, text in SECTIONS.items():
+        found = re.search(r"To verify[^\n]*(?:\n[^\n]+)*:\n\n((?:\d+\. .*\n(?: {3}.*\n)*)+)", text)
+        steps = {int(number) for number in re.findall(r"^(\d+)\. ", found[1], re.MULTILINE)} if found else set()
+        assert steps <= named[anchor], f"{anchor}: no case for {sorted(steps - named[anchor])}"
+    rows = {int(number) for number in re.findall(r"^\| (\d+) \|", SECTIONS["replay"], re.MULTILINE)}
+    assert rows - named["replay"] == {8}
+
+
+def test_errors_are_those_of_the_spec():
+    of_spec = re.findall(r"^\| `([a-z-]+)` \| (.*) \| (\d+) \|$", SECTIONS["errors"], re.MULTILINE)
+    assert [(name, int(code), meaning) for name, meaning, code in of_spec] == list(CLASSES)
+    told = (VECTORS / "errors.tsv").read_text().splitlines()
+    assert [tuple(line.split("\t")) for line in told] == [(a, str(b), c) for a, b, c in CLASSES]
+    used = {case.answer for case in CASES if case.exit == REJECT}
+    assert {name for name, _, _ in CLASSES} - used == {"model-file"}
+
+
+def test_operations_and_features_are_those_of_the_protocol():
+    told = set(re.findall(r"^\| `([a-z-]+) ", PROTOCOL, re.MULTILINE))
+    assert told == {case.op for case in CASES} == set(Client(VECTORS)._operations)
+    assert {case.feature for case in CASES} - {None} == set(FEATURES)
+    assert all(f"\n| `{name}` |" in PROTOCOL for name in FEATURES)
+
+
+def test_worked_receipt_of_the_spec_is_a_vector():
+    printed = re.search(r"```hex\n(.*?)```", SECTIONS["worked"], re.DOTALL)
+    assert printed
+    assert (VECTORS / "envelope/worked/input.cbor").read_bytes() == bytes.fromhex(printed[1])

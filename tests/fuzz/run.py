@@ -1,0 +1,147 @@
+"""`make fuzz`: bytes that nobody meant, into everything that reads bytes from strangers.
+
+    python tests/fuzz/run.py [--inputs N] [--seconds N] [--seed N]
+
+Each input is a good one with some of it changed: flipped, cut, doubled, joined with another, its CBOR heads made wider
+or its numbers extreme. A decoder may accept it or raise an error of this package; anything else fails the run, as does
+memory that grows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from mesh.engine.vllm_stream import EventReader
+from mesh.errors import MeshError
+from mesh.grant.chain import verify_grant
+from mesh.grant.making import close, issue
+from mesh.schema import canonical
+from mesh.schema.checkpoint import Checkpoint
+from mesh.schema.disclosure import Disclosure
+from mesh.schema.energy import Energy
+from mesh.schema.envelope import CHECKPOINT_TYPE, RECEIPT_TYPE, seal, verify
+from mesh.schema.limits import MAX_PAYLOAD_BYTES
+from mesh.schema.outcome import ServeOutcome
+from mesh.schema.receipt import Receipt
+from mesh.schema.request import ServeRequest
+from tests.schema import samples
+
+VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "v1"
+TRUST = {samples.KEY.public}
+# Numbers at their limits, indefinite items and breaks, null, NaN, tags, and counts that no input holds.
+_HEADS = (
+    "00", "17", "18ff", "19ffff", "1bffffffffffffffff", "3bffffffffffffffff", "5f", "9f", "bf", "ff", "f6", "f97e00",
+    "c0", "d81c", "9bffffffffffffffff", "bb7f7f7f7f7f7f7f7f",
+)  # fmt: skip
+HEADS = tuple(map(bytes.fromhex, _HEADS))
+GROWTH_BYTES = 4 << 20
+
+Decoder = Callable[[bytes], object]
+
+
+def decoders() -> dict[str, tuple[Decoder, list[bytes]]]:
+    """Each with inputs that it accepts."""
+    limit = MAX_PAYLOAD_BYTES
+    receipt, checkpoint = Receipt.from_map(samples.receipt()), Checkpoint.from_map(samples.checkpoint())
+    values: dict[str, tuple[Decoder, list[bytes]]] = {
+        kind.__name__: (partial(kind.from_cbor, max_bytes=limit), [kind.from_map(fields).to_cbor()])
+        for kind, fields in (
+            (ServeRequest, samples.request()), (ServeOutcome, samples.outcome()), (Energy, samples.energy()),
+            (Receipt, samples.receipt()), (Checkpoint, samples.checkpoint()),
+        )
+    }  # fmt: skip
+    grant = issue(samples.KEY, {"model-in": [bytes(32)], "max-tokens": 5}, random=bytes)
+    known = [path.read_bytes() for path in sorted(VECTORS.rglob("*.cbor")) if path.stat().st_size < 8192]
+    event = (
+        b'data: {"choices": [{"index": 0, "token_ids": [1, 2], "prompt_token_ids": [3], "finish_reason": null}]}\n\n'
+    )
+    return values | {
+        "canonical": (lambda data: canonical.decode(data, max_bytes=limit), [receipt.to_cbor(), *known]),
+        "disclosure": (Disclosure.from_bytes, [Disclosure.from_map(samples.disclosure()).to_cbor()]),
+        "envelope": (lambda data: verify(data, RECEIPT_TYPE, TRUST), [seal(receipt, samples.KEY).envelope, *known]),
+        "checkpoint envelope": (
+            lambda data: verify(data, CHECKPOINT_TYPE, TRUST), [seal(checkpoint, samples.KEY).envelope]
+        ),
+        "grant": (lambda data: verify_grant(data, TRUST), [grant, close(verify_grant(grant, TRUST))]),
+        "vllm events": (lambda data: list(EventReader().feed(data)), [event * 2 + b"data: [DONE]\n\n"]),
+    }  # fmt: skip
+
+
+def changed(data: bytes, others: list[bytes], random: random.Random) -> bytes:
+    out = bytearray(data)
+    for _ in range(random.choice((1, 1, 1, 2, 3, 8))):
+        at = random.randrange(len(out) + 1)
+        match random.randrange(8):
+            case 0 if at < len(out):
+                out[at] ^= 1 << random.randrange(8)
+            case 1 if at < len(out):
+                out[at] = random.randrange(256)
+            case 2:
+                del out[at:]
+            case 3:
+                del out[at : at + random.randrange(1, 40)]
+            case 4:
+                out[at:at] = out[at : at + random.randrange(1, 40)]
+            case 5:
+                out[at:at] = random.choice(HEADS)
+            case 6 if at < len(out):
+                out[at : at + 1] = random.choice(HEADS)
+            case 7:
+                other = random.choice(others)
+                out[at:] = other[random.randrange(len(other) + 1) :]
+    return bytes(out)
+
+
+def inputs(count: int, seed: int) -> Iterator[tuple[str, Decoder, bytes]]:
+    chance = random.Random(seed)
+    table = decoders()
+    names = list(table)
+    everything = [data for _, good in table.values() for data in good]
+    for number in range(count):
+        name = names[number % len(names)]
+        decode, good = table[name]
+        yield name, decode, changed(chance.choice(good), everything, chance)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="how many (a million)")
+    parser.add_argument("--seconds", type=int, default=1800, help="at most so long (1800)")
+    parser.add_argument("--seed", type=int, default=1, help="which (1)")
+    args = parser.parse_args()
+    accepted = refused = 0
+    ends = time.monotonic() + args.seconds
+    for number, (name, decode, data) in enumerate(inputs(args.inputs, args.seed), start=1):
+        try:
+            decode(data)
+            accepted += 1
+        except MeshError:
+            refused += 1
+        except BaseException as e:  # noqa: BLE001  that is what is looked for
+            print(f"{name}: {type(e).__name__}: {e}\n{data.hex()}")
+            return 1
+        if number == args.inputs // 10:
+            # what caches hold by then they may hold; from here on nothing may be added to it
+            tracemalloc.start()
+        if number % 10_000 == 0:
+            if tracemalloc.is_tracing():
+                held, _ = tracemalloc.get_traced_memory()
+                if held > GROWTH_BYTES:
+                    print(f"{held} bytes more are held than after the first tenth")
+                    return 1
+            if time.monotonic() > ends:
+                break
+            print(f"{number} inputs", file=sys.stderr, end="\r", flush=True)
+    print(f"{accepted + refused} inputs, seed {args.seed}: {accepted} accepted, {refused} refused, nothing else")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""What a client and an operator see of an engine that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from mesh.engine.gguf import GgufEngine
+from mesh.engine.gguf_described import GgufConfig
+from tests.gateway.serving import CHAT, ask, house
+from tests.support.tiny_gguf import write_tiny_gguf
+
+
+def test_a_stream_over_an_engine_that_hangs_ends_and_the_engine_comes_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        model = write_tiny_gguf(tmp_path / "tiny.gguf")
+        engine = await GgufEngine.start(GgufConfig(model, "tiny", slots=1, silent_s=2.5))
+        async with house(tmp_path / "state", engine, keep_alive_s=1) as gate:
+            body = ask(model="tiny", max_tokens=1900, stream=True, ignore_eos=True)
+            async with gate.http.post(CHAT, json=body) as response:
+                while b"content" not in await response.content.readline():
+                    pass
+                assert engine.pid is not None
+                os.kill(engine.pid, signal.SIGSTOP)
+                rest = (await response.content.read()).decode()
+            assert ": keep-alive" in rest
+            assert "said nothing of its serves for 2.5 s" in rest
+            ready = await gate.get("/readyz")
+            assert ready.status == 503
+            assert "is started again" in ready.json["reasons"][0]
+            refused = await gate.post(ask(model="tiny"))
+            assert refused.code == (503, "engine-unavailable")
+            assert f"try in {refused.headers['Retry-After']} s" in refused.error["message"]
+            sealed = await gate.last_receipt(1)
+            assert sealed.value.outcome.finish == "engine-error"
+            await engine.until_up()
+            assert (await gate.get("/readyz")).status == 200
+            assert (await gate.post(ask(model="tiny", max_tokens=3))).status == 200
+
+    asyncio.run(main())

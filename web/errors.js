@@ -1,0 +1,72 @@
+/**
+ * What can go wrong, as one tree. "Wrong" and "cannot be decided" are different branches.
+ *
+ *     MeshError
+ *     ├── WrongError               the bytes break a rule
+ *     │   ├── EncodingError        encoding
+ *     │   ├── SchemaError          schema
+ *     │   ├── StructureError       structure
+ *     │   ├── CanonicalError       canonical
+ *     │   ├── HeaderError          header
+ *     │   ├── SignatureError       signature
+ *     │   ├── PayloadError         payload
+ *     │   ├── SequenceError        sequence
+ *     │   └── TrustFileError       trust-file
+ *     ├── TrustError               trust: the steward is unknown, or was not trusted at that time
+ *     └── UncheckableError         no class: this platform lacks what the check needs
+ */
+
+export class MeshError extends Error {
+  /** @type {string} the class of SPEC.md's registry; empty where the fault is not the input's */
+  errorClass = "";
+
+  /** @param {string} message object, fault, expected against got; lower case */
+  constructor(message) {
+    super(message);
+    this.name = new.target.name;
+  }
+}
+
+export class WrongError extends MeshError {}
+
+export class EncodingError extends WrongError {
+  errorClass = "encoding";
+}
+
+export class SchemaError extends WrongError {
+  errorClass = "schema";
+}
+
+export class StructureError extends WrongError {
+  errorClass = "structure";
+}
+
+export class CanonicalError extends WrongError {
+  errorClass = "canonical";
+}
+
+export class HeaderError extends WrongError {
+  errorClass = "header";
+}
+
+export class SignatureError extends WrongError {
+  errorClass = "signature";
+}
+
+export class PayloadError extends WrongError {
+  errorClass = "payload";
+}
+
+export class SequenceError extends WrongError {
+  errorClass = "sequence";
+}
+
+export class TrustFileError extends WrongError {
+  errorClass = "trust-file";
+}
+
+export class TrustError extends MeshError {
+  errorClass = "trust";
+}
+
+export class UncheckableError extends MeshError {}

@@ -1,0 +1,33 @@
+/** The public face: verify mesh/1 receipts, in a browser or on Node, without a build step. */
+
+export * from "./errors.js";
+export { decode, encode } from "./cbor.js";
+export { hash, keyedHash, deriveKey } from "./blake3.js";
+export { fromHex, packIds, toHex, unpackIds } from "./bytes.js";
+export {
+  contentId,
+  contentIdText,
+  parseContentId,
+  parseServeId,
+  parseSteward,
+  serveIdText,
+  stewardText,
+} from "./ids.js";
+export {
+  parseCheckpoint,
+  parseDisclosure,
+  parseEnergy,
+  parseOutcome,
+  parseReceipt,
+  parseRequest,
+  parseSettings,
+  parseWeights,
+} from "./values.js";
+export { commitment, opening, opens, payloadDigest, promptHashOfIds, promptHashOfText } from "./commitment.js";
+export { bare, verifyEnvelope } from "./envelope.js";
+export { Trust } from "./trust.js";
+export { checkSequence } from "./sequence.js";
+export { decide } from "./replay.js";
+export { parseReplayer } from "./replayer.js";
+export { referenceCache, referenceTokens } from "./reference.js";
+export { view } from "./view.js";

@@ -1,0 +1,123 @@
+/**
+ * The operations of conformance/PROTOCOL.md, apart from the command line, so that a page can be asked too.
+ */
+
+import * as mesh from "./index.js";
+import { SETTINGS_BYTES } from "./limits.js";
+import { line } from "./verdict.js";
+
+/** @typedef {(name: string) => Uint8Array} Files */
+
+export const ACCEPTED = 0;
+export const REJECTED = 10;
+
+const FORMS = new Map([
+  ["content-id", mesh.parseContentId],
+  ["steward", mesh.parseSteward],
+  ["serve-id", mesh.parseServeId],
+]);
+
+const hex = (/** @type {string} */ text) => (text === "-" ? new Uint8Array(0) : mesh.fromHex(text));
+const optionalHex = (/** @type {string|undefined} */ text) => (text === undefined ? undefined : hex(text));
+const b3 = mesh.contentIdText;
+
+/** @param {string} text @returns {string} */
+function decimal(text) {
+  if (!/^(0|[1-9][0-9]*)$/.test(text)) throw new mesh.SchemaError(`number: expected decimal digits, got ${text}`);
+  return text;
+}
+
+/** @param {Uint8Array} bytes @returns {string} */
+function textOf(bytes) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch {
+    throw new mesh.SchemaError("text: not valid UTF-8");
+  }
+}
+
+/** @param {string[]} words prompt hash and max_tokens, in turn @returns {[Uint8Array, number][]} */
+function serves(words) {
+  if (words.length % 2) throw new mesh.SchemaError("serves: expected pairs");
+  /** @type {[Uint8Array, number][]} */
+  const pairs = [];
+  for (let i = 0; i < words.length; i += 2) pairs.push([hex(words[i]), Number(decimal(words[i + 1]))]);
+  return pairs;
+}
+
+/** @param {Files} file @returns {Record<string, (...words: string[]) => any>} each gives a line, or undefined */
+const operations = (file) => {
+  const trustOf = (/** @type {string} */ name) => mesh.Trust.parse(file(name));
+  /** @param {string} kind @param {(bytes: Uint8Array) => any} parse */
+  const idOf = (kind, parse) => (/** @type {string} */ name) => {
+    const bytes = file(name);
+    parse(bytes);
+    return b3(mesh.contentId(kind, bytes));
+  };
+  return {
+    features: () => "reference\nreplay",
+    decode: (name) => void mesh.decode(file(name), { limit: SETTINGS_BYTES }),
+    id: (kind, name) => idOf(kind, (bytes) => mesh.decode(bytes, { limit: SETTINGS_BYTES }))(name),
+    digest: (name) => b3(mesh.hash(file(name))),
+    text: (form, text) => {
+      const parse = FORMS.get(form);
+      if (!parse) throw new mesh.SchemaError(`text form: unknown ${form}`);
+      return mesh.toHex(parse(text));
+    },
+    request: idOf("request", mesh.parseRequest),
+    "prompt-hash": (of, name, nonce) => {
+      const bytes = file(name);
+      if (of === "ids") return b3(mesh.promptHashOfIds(bytes, optionalHex(nonce)));
+      return b3(mesh.promptHashOfText(textOf(bytes), optionalHex(nonce)));
+    },
+    payload: (name) => b3(mesh.payloadDigest(file(name))),
+    opening: (seed, request, serve) => b3(mesh.opening(hex(seed), hex(request), hex(serve))),
+    commitment: (open, request, payload, name) => b3(mesh.commitment(hex(open), hex(request), hex(payload), file(name))),
+    outcome: (name) => void mesh.parseOutcome(file(name)),
+    energy: (name) => void mesh.parseEnergy(file(name)),
+    receipt: idOf("receipt", mesh.parseReceipt),
+    checkpoint: idOf("checkpoint", mesh.parseCheckpoint),
+    disclosure: (name) => b3(mesh.contentId("request", mesh.parseDisclosure(file(name)).request)),
+    settings: idOf("settings", mesh.parseSettings),
+    weights: idOf("weights", mesh.parseWeights),
+    trust: (name) => String(trustOf(name).size),
+    envelope: async (type, name, trust) => {
+      const expected = /** @type {import("./envelope.js").EnvelopeType} */ (type);
+      return b3((await mesh.verifyEnvelope(file(name), trustOf(trust), expected)).id);
+    },
+    sequence: async (trust, ...names) => {
+      const trusted = trustOf(trust);
+      const envelopes = [];
+      for (const name of names) envelopes.push(await mesh.verifyEnvelope(file(name), trusted));
+      return String(mesh.checkSequence(envelopes));
+    },
+    "reference-tokens": (hash, max) => mesh.referenceTokens(...serves([hash, max])[0]).join(" "),
+    "reference-cache": (...words) => mesh.referenceCache(serves(words)).join(" "),
+    replay: async (receipt, disclosure, trust, replayer) => {
+      const { value } = await mesh.verifyEnvelope(file(receipt), trustOf(trust), "receipt");
+      const disclosed = disclosure === "-" ? null : mesh.parseDisclosure(file(disclosure));
+      return line(mesh.decide(value, disclosed, mesh.parseReplayer(file(replayer))));
+    },
+  };
+};
+
+/** @param {string} name @returns {boolean} */
+export function isOperation(name) {
+  return Object.hasOwn(operations(() => new Uint8Array(0)), name);
+}
+
+/**
+ * @param {string[]} words an operation and its arguments
+ * @param {Files} file gives the bytes of a file argument
+ * @returns {Promise<{code: number, line?: string, why?: string}>}
+ * @throws whatever is not the input's fault
+ */
+export async function answer([name, ...words], file) {
+  try {
+    return { code: ACCEPTED, line: await operations(file)[name](...words) };
+  } catch (error) {
+    // A fault without a class is this machine's, not the input's: it ends the client, and so fails the case.
+    if (!(error instanceof mesh.MeshError) || !error.errorClass) throw error;
+    return { code: REJECTED, line: `reject ${error.errorClass}`, why: error.message };
+  }
+}
