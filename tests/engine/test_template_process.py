@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import select
@@ -76,6 +77,26 @@ def test_a_conversation_is_rendered_as_the_template_does() -> None:
 
     expected = ChatTemplate(CHATML, bos="<s>", eos="</s>").render(messages)
     assert with_template(CHATML, use) == (expected, ContentId.of_bytes(CHATML.encode()))
+
+
+def test_tools_are_shown_and_their_form_is_known() -> None:
+    source = "{% if tools %}<tool_call>{{ tools | tojson }}{% endif %}{{ messages[0].content }}"
+    tools = [{"type": "function", "function": {"name": "ü"}}]
+
+    async def use(template: TemplateProcess) -> tuple[str | None, str, str]:
+        return template.tool_form, await template.render(ASK), await template.render(ASK, tools)
+
+    assert with_template(source, use) == ("hermes", "hi", "<tool_call>" + json.dumps(tools, ensure_ascii=False) + "hi")
+
+
+def test_form_of_tools_that_a_child_made_up_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = frames.pack_frame({"op": "compiled", "fault": "", "tool_form": "its-own"})
+    monkeypatch.setattr(template_process, "BOOT", f"import os; os.read(0, 1); os.write(1, {compiled!r}); os.read(0, 9)")
+
+    async def use(template: TemplateProcess) -> str | None:
+        return template.tool_form
+
+    assert with_template("", use) is None
 
 
 def test_many_at_once_each_get_their_own() -> None:
@@ -219,7 +240,7 @@ def test_a_template_that_does_not_parse_is_in_the_log(caplog: pytest.LogCaptureF
     ids=["another-answer", "wrong-type", "unknown"],
 )
 def test_a_child_that_a_template_took_over_is_not_believed(said: dict[str, Any], monkeypatch: Any) -> None:
-    compiled = frames.pack_frame({"op": "compiled", "fault": "", "tool_form": "its-own"})
+    compiled = frames.pack_frame({"op": "compiled", "fault": "", "tool_form": ""})
     hostile = f"import os; os.read(0, 1 << 20); os.write(1, {compiled!r}); os.read(0, 1 << 20); "
     monkeypatch.setattr(template_process, "BOOT", f"{hostile} os.write(1, {frames.pack_frame(said)!r}); os.read(0, 1)")
     assert "could not render this conversation: " in with_template("", refusal)

@@ -84,7 +84,10 @@ class Scripted(ReferenceEngine):
                 finish = "stop"
                 break
             await asyncio.sleep(0)
-        told = ServeOutcome.of(finish=finish, counted_by="engine", tokens_in=len(prompt), tokens_out=len(made))
+        told = ServeOutcome.of(
+            finish=finish, counted_by="engine", tokens_in=len(prompt), tokens_out=len(made),
+            weights_digest=self.weights_digest,
+        )  # fmt: skip
         return Served(tuple(made), told)
 
     def scores(self, at: int, wanted: int) -> Scores:

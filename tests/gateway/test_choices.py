@@ -149,6 +149,32 @@ def test_choice_that_fails_ends_the_request_and_all_that_began_is_sealed(tmp_pat
             while gate.gateway._completions._running:
                 await asyncio.sleep(0)
             assert gate.steward.reader.count() == 2  # the other two never began
+            serves = reply.headers["Mesh-Serve"].split(", ")[:2]
+            assert [gate.receipt(serve).value.outcome.reason for serve in serves] == ["other-choice", "engine-failed"]
+
+    asyncio.run(main())
+
+
+def test_choices_are_called_off_together_at_the_deadline(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = Scripted([b"x"] * 5, hold_at=1, slots=2)
+        async with house(tmp_path, engine) as gate:
+            reply = await gate.post(script(n=3, mesh={"deadline_s": 1}))
+            assert reply.code == (504, "deadline_exceeded")
+            assert (engine.serves, gate.steward.reader.count()) == (2, 2)  # the third never began
+            serves = reply.headers["Mesh-Serve"].split(", ")[:2]
+            assert [gate.receipt(serve).value.outcome.reason for serve in serves] == ["deadline", "deadline"]
+
+    asyncio.run(main())
+
+
+def test_choices_stay_where_they_were_placed(tmp_path: Path) -> None:
+    async def main() -> None:
+        engines = [Scripted([b"x"], recipe_id=name, die_at=0) for name in "ab"]
+        async with house(tmp_path, engines[0], others=engines[1:], shared="both") as gate:
+            reply = await gate.post(script(n=2) | {"model": "both"})
+            assert reply.code == (502, "engine-failed")
+            assert sorted(engine.serves for engine in engines)[0] == 0
 
     asyncio.run(main())
 

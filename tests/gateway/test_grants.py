@@ -128,6 +128,18 @@ def test_a_grant_serves_as_an_openai_key_and_the_receipt_names_it(folder):
     asyncio.run(run())
 
 
+def test_a_grant_tokenizes_with_the_models_that_it_admits(folder):
+    async def run():
+        async with granting(folder) as house:
+            for digest, status in ((ONE, 200), (TWO, 403)):
+                bearer = {"Authorization": f"Bearer {token({'model-in': [digest]})}"}
+                assert (await house.post({"content": "hi"}, path="/tokenize", **bearer)).status == status
+                assert (await house.post({"tokens": [1]}, path="/detokenize", **bearer)).status == status
+            assert house.steward.reader.count() == 0
+
+    asyncio.run(run())
+
+
 def test_a_closed_grant_serves_too(folder):
     async def run():
         async with granting(folder) as house:

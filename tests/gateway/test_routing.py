@@ -10,16 +10,18 @@ from typing import Any
 
 import pytest
 
+from mesh.engine.grammars import Grammars
 from mesh.engine.protocol import Served, TokenSink
 from mesh.engine.reference import ReferenceEngine
 from mesh.errors import EngineFailed, EngineUnavailable, UsageError
 from mesh.gateway.app import Gateway
 from mesh.gateway.backends import Route
 from mesh.gateway.config import GatewayConfig
+from mesh.schema.ids import ContentId
 from mesh.schema.limits import MAX_PAYLOAD_BYTES
 from mesh.schema.outcome import Fidelity
 from mesh.schema.request import ServeRequest
-from tests.gateway.serving import TEXT, House, Reply, Scripted, ask, content, house
+from tests.gateway.serving import TEXT, House, Reply, Scoring, Scripted, ask, content, house
 from tests.support.meters import SteadyMeter
 from tests.support.stewards import running
 
@@ -257,5 +259,48 @@ def test_receipt_of_an_alias_commits_to_what_the_client_asked_for(tmp_path: Path
             assert asked.model == "both"
             assert gate.receipt(reply.headers["Mesh-Receipt"]).value.request_id == asked.id
             assert json.loads(reply.body)["mesh"]["recipe_id"] in ("a", "b")
+
+    asyncio.run(main())
+
+
+class Held(Scripted):
+    """One that can be told grammars."""
+
+    def __init__(self, pieces: Sequence[bytes], **engine: Any) -> None:
+        super().__init__(pieces, **engine)
+        self.grammars = Grammars()
+        self.learn = self.grammars.learn
+
+    def refusal(self, request: ServeRequest) -> str | None:
+        return self.grammars.refusal(request.sampling)
+
+
+def test_each_backend_is_told_the_grammar_of_what_it_may_serve(tmp_path: Path) -> None:
+    async def main() -> None:
+        weights = ContentId.of_bytes(b"weights")
+        engines = [Held([b"{}"], recipe_id=name, weights_digest=weights, hold_at=0, slots=1) for name in "ab"]
+        async with house(tmp_path, engines[0], others=engines[1:], shared="both") as gate:
+            body = shared(response_format={"type": "json_object"})
+            asking = [asyncio.ensure_future(gate.post(body)) for _ in engines]
+            while sum(engine.holding for engine in engines) < 2:
+                await asyncio.sleep(0.001)
+            for engine in engines:
+                engine.go.set()
+            replies = [await reply for reply in asking]
+            assert sorted(served_by(gate, reply) for reply in replies) == ["a", "b"]
+            assert [reply.json["mesh"]["format"] for reply in replies] == ["satisfied", "satisfied"]
+
+    asyncio.run(main())
+
+
+def test_backend_that_cannot_give_what_is_asked_is_passed_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        weights = ContentId.of_bytes(b"weights")
+        plain, able = (cls([b"x"], recipe_id=cls.__name__, weights_digest=weights) for cls in (Scripted, Scoring))
+        async with house(tmp_path, plain, others=[able], shared="both") as gate:
+            for _ in range(3):
+                reply = await gate.post(shared(logprobs=True))
+                assert served_by(gate, reply) == "Scoring"
+            assert (await gate.post(ask(model="Scripted", logprobs=True))).code == (400, "unsupported_parameter")
 
     asyncio.run(main())

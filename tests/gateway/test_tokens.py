@@ -85,6 +85,27 @@ def test_what_cannot_be_followed_is_refused_by_name(
     asyncio.run(main())
 
 
+def test_an_alias_is_tokenized_by_the_first_of_its_backends(tmp_path: Path) -> None:
+    async def main() -> None:
+        engines = [Scripted([name.encode()] * 200, recipe_id=name) for name in "ab"]
+        async with house(tmp_path, engines[0], others=engines[1:], shared="both") as gate:
+            for model, text in (("both", "a"), ("a", "a"), ("b", "b")):
+                back = await gate.post({"tokens": [1], "model": model}, path="/detokenize")
+                assert back.json["content"] == text
+            assert (await gate.post({"content": "h"}, path="/tokenize")).code == (400, "invalid_value")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
+def test_bodies_share_the_bounds_of_all_requests(tmp_path: Path, path: str) -> None:
+    async def main() -> None:
+        async with house(tmp_path, max_body_bytes=2000) as gate:
+            assert (await gate.post({"content": "x" * 3000}, path=path)).code == (413, "body_too_large")
+
+    asyncio.run(main())
+
+
 @pytest.mark.real_model
 def test_real_model_counts_what_it_serves(tmp_path: Path) -> None:
     async def main() -> None:
