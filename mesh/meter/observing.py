@@ -6,6 +6,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Sequence
 
+STILL_NS = 2 * 10**9  # whatever lives spends something; a counter that stands for so long counts nothing
 ENOUGH = 8  # moves of one counter
 
 

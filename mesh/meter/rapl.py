@@ -18,13 +18,12 @@ from pathlib import Path
 
 from mesh.errors import MeterError
 from mesh.meter.finding import Finding
-from mesh.meter.observing import observed_intervals
+from mesh.meter.observing import STILL_NS, observed_intervals
 from mesh.meter.powercap import BOUNDARIES, MAX_FILE_BYTES, POWERCAP, Counted, Passed, Zone, choose, fault_of, look
 from mesh.meter.protocol import Domain, Reading
 
 MAX_WATTS = 2_000  # of one zone, several times what any package draws: how fast its counter can go round
 SMALLEST_RANGE_UJ = 2**32  # of a range that cannot be read: 32 bits of one microjoule
-STILL_NS = 2 * 10**9  # a package that lives spends something; a counter that stands for so long counts nothing
 OBSERVE_NS = 20 * 10**6  # the counters move about every millisecond
 SUSPENDED_NS = 10**8  # how far the clock that runs on during suspension may be ahead without one
 _SLACK_NS = 10**8  # a look may show what was spent a little before the look before it
