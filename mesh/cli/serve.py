@@ -22,7 +22,8 @@ from mesh.cli.engines import (
     spec_of,
     spelled,
 )
-from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
+from mesh.cli.meter_flags import FLAGS, add_gpus_flag, add_meter_flags, configured, flagged, with_gpus
+from mesh.cli.specs import EngineSpec, GgufSpec, MeterSpec, ReferenceSpec, VllmSpec
 from mesh.cli.state import State, add_state_flag, state_of
 from mesh.errors import UsageError
 
@@ -49,6 +50,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object once it serves")
     add_state_flag(parser)
     add_engine_flags(parser, required=False)
+    add_gpus_flag(parser)
+    add_meter_flags(parser)
     parser.set_defaults(run=run)
 
 
@@ -62,7 +65,7 @@ def port(text: str) -> int:
 class _Plan:
     state: State
     specs: list[EngineSpec]
-    cpu_watts_u: int | None
+    meter: MeterSpec
     gateway: GatewayConfig
     keys: list[str]
     keep_ns: int | None
@@ -82,10 +85,10 @@ def _plan(args: argparse.Namespace) -> _Plan:
         if kind_of(args) is None:
             raise UsageError("name an engine (--gguf FILE, --vllm URL or --reference) or a --config")
         keep_ns = None if args.keep_days is None else args.keep_days * _DAY_NS
-        return _Plan(state_of(args), [spec_of(args)], args.cpu_watts, _overridden(GatewayConfig(), args), [], keep_ns)
+        spec, meter = with_gpus(spec_of(args), args.gpus), flagged(args, cpu_watts_u=args.cpu_watts)
+        return _Plan(state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns)
     given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]
-    if args.keep_days is not None:
-        given.append("keep_days")
+    given += [flag for flag in ("keep_days", *FLAGS) if getattr(args, flag) is not None]
     if given:
         names = ", ".join(map(spelled, given))
         raise UsageError(f"--config says which engine, meter and disclosures; {names} does not go with it")
@@ -94,7 +97,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
     state = State(base / config.state.dir) if args.state is None else state_of(args)
     specs = [_backend_spec(backend, base) for backend in config.backend]
     return _Plan(
-        state, specs, config.meter.cpu_watts_u, _overridden(config.gateway, args), config.auth.keys,
+        state, specs, configured(config.meter, base), _overridden(config.gateway, args), config.auth.keys,
         config.disclosures.keep_ns,
     )  # fmt: skip
 
@@ -109,6 +112,9 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
 
     def path(name: str | None) -> Path | None:
         return None if name is None else base / name
+
+    def cards(gpus: list[int | str] | None) -> tuple[int | str, ...] | None:
+        return None if gpus is None else tuple(gpus)
 
     match backend.kind:
         case "reference":
@@ -125,13 +131,13 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
                 backend.url, name=backend.name, model=backend.model, slots=backend.slots,
                 weights=path(backend.weights), tokenizer=path(backend.tokenizer),
                 chat_template=path(backend.chat_template), dtype=backend.dtype, device=backend.device,
-                key_file=path(backend.key_file),
+                key_file=path(backend.key_file), gpus=cards(backend.gpus),
             )  # fmt: skip
         case "vllm-managed":
             return VllmSpec(
                 None, name=backend.name, slots=backend.slots, weights=base / backend.weights,
                 tokenizer=path(backend.tokenizer), chat_template=path(backend.chat_template), device=backend.device,
-                executable=backend.executable, flags=tuple(backend.flags),
+                executable=backend.executable, flags=tuple(backend.flags), gpus=cards(backend.gpus),
             )  # fmt: skip
 
 
@@ -144,7 +150,7 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with assembled(plan.state, plan.specs, cpu_watts_u=plan.cpu_watts_u, keep_ns=plan.keep_ns) as mesh:
+    async with assembled(plan.state, plan.specs, meter=plan.meter, keep_ns=plan.keep_ns) as mesh:
         gateway = Gateway(mesh.steward, mesh.engines, plan.gateway, keys=plan.keys)
         bound = await gateway.start(plan.gateway.host, plan.gateway.port)
         try:
@@ -162,8 +168,11 @@ async def _serve(plan: _Plan, *, as_json: bool) -> None:
             if plan.keep_ns is not None:
                 days = counted(plan.keep_ns // _DAY_NS, "day")
                 note(f"prompts and answers are kept for {days}, to be disclosed to their callers")
-            if plan.cpu_watts_u is None:
-                note("energy: no meter; --cpu-watts gives a modelled figure")
+            if plan.meter.empty:
+                note("energy: no meter; --meter measures, --cpu-watts gives a modelled figure")
+            else:
+                for line in mesh.meter_notes:
+                    note(line)
             models = [engine.recipe_id for engine in mesh.engines]
             note(f"serving {', '.join(models)} on {url}/v1, steward {steward}")
             if as_json:

@@ -50,10 +50,27 @@ class VllmSpec:
     executable: str = "vllm"
     flags: tuple[str, ...] = field(default=())
     margins: bool = False
+    gpus: tuple[int | str, ...] | None = None  # this machine's cards that it computes on; None where nobody said
 
 
 # The words for what only the operator knows of a vLLM server; `VllmConfig` refuses others.
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda", "rocm", "xpu", "tpu", "hpu")
 
+
+@dataclass(frozen=True, slots=True)
+class MeterSpec:
+    """What is to be metered. `rapl` is the powercap tree; `nvml` is `all` or cards by number or UUID; None is not."""
+
+    cpu_watts_u: int | None = None
+    rapl: Path | None = None
+    rapl_boundary: str = "package+dram"
+    nvml: str | tuple[int | str, ...] | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self.cpu_watts_u is None and self.rapl is None and self.nvml is None
+
+
+NO_METER = MeterSpec()
 EngineSpec = ReferenceSpec | GgufSpec | VllmSpec
