@@ -99,12 +99,15 @@ class NvmlMeter:
         observe_ns: int = OBSERVE_NS,
     ) -> None:
         self._now_ns = monotonic_ns
+        self.interval_ns = 2 * interval_ns
         self._open = False
         self._retry_at_ns = 0
         self._devices = [_Device(one) for one in wanted]
         self._start()
         for device in self._devices:
             device.find_way()
+            if device.way == "power":
+                self.interval_ns = interval_ns
         totals = [device for device in self._devices if device.way == "total" and device.fault is None]
         intervals = observed_intervals(
             [device.total_or_none for device in totals], time.monotonic_ns, observe_ns, lambda: time.sleep(0.001)

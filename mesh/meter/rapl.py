@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.errors import MeterError
+from mesh.meter.clock import SUSPENDED_NS, boottime_beside
 from mesh.meter.finding import Finding
 from mesh.meter.observing import STILL_NS, observed_intervals
 from mesh.meter.powercap import BOUNDARIES, MAX_FILE_BYTES, POWERCAP, Counted, Passed, Zone, choose, fault_of, look
@@ -25,7 +26,6 @@ from mesh.meter.protocol import Domain, Reading
 MAX_WATTS = 2_000  # of one zone, several times what any package draws: how fast its counter can go round
 SMALLEST_RANGE_UJ = 2**32  # of a range that cannot be read: 32 bits of one microjoule
 OBSERVE_NS = 20 * 10**6  # the counters move about every millisecond
-SUSPENDED_NS = 10**8  # how far the clock that runs on during suspension may be ahead without one
 _SLACK_NS = 10**8  # a look may show what was spent a little before the look before it
 
 _ROOT_ONLY = (
@@ -58,6 +58,8 @@ class RaplMeter:
     """The disjoint zones of a powercap tree within one boundary. A tree that is not there, or not readable, is a domain
     whose readings carry the reason. Raises MeterError for a boundary that nobody knows."""
 
+    interval_ns = 100_000_000  # a wrap that cannot be told is half a minute away
+
     def __init__(
         self,
         root: Path = POWERCAP,
@@ -72,7 +74,7 @@ class RaplMeter:
             raise MeterError(f"rapl: boundary is none of {', '.join(BOUNDARIES)}, got {boundary!r}")
         self._root = root
         self._now_ns = monotonic_ns
-        self._boot_ns = boottime_ns or boottime
+        self._boot_ns = boottime_ns or boottime_beside(monotonic_ns)
         counted, self._passed, self._missing = _survey(root, boundary)
         self._counters = [_Counter(entry.domain, entry.zone) for entry in counted]
         method = f"rapl@{boundary}"
@@ -198,11 +200,6 @@ def counted_uj(before: int, after: int, range_uj: int | None, elapsed_ns: int) -
         delta = after - before + range_uj
     once_more = delta + (SMALLEST_RANGE_UJ if range_uj is None else range_uj)
     return delta if delta <= most_uj < once_more else None
-
-
-def boottime() -> int:
-    """The clock that runs on while the machine sleeps, where there is one."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns()
 
 
 def _survey(root: Path, boundary: str) -> tuple[list[Counted], list[Passed], str | None]:

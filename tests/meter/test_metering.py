@@ -35,6 +35,8 @@ class Clock:
 class HandMeter:
     """A meter that does what a test says, for what no real one does on demand."""
 
+    interval_ns = 50 * MS
+
     def __init__(self, read: Callable[[], Sequence[Reading]]) -> None:
         self._read = read
         self.closed = False
