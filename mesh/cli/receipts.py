@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mesh.cli import receipts_energy
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import positive
 from mesh.cli.exits import ACCEPTED
@@ -27,7 +28,7 @@ _ID_HELP = "a receipt id (b3:...), a serve's UUID, or a seq"
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("receipts", help="list, show or export the receipts of a ledger")
+    parser = commands.add_parser("receipts", help="list, show, export or add up the receipts of a ledger")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     listing = actions.add_parser("list", help="the newest receipts, or all")
@@ -52,7 +53,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     exporting.add_argument("--out", required=True, metavar="PATH", help="where to; must not exist")
     exporting.set_defaults(run=run_export)
 
-    for action in (listing, showing, exporting):
+    for action in (listing, showing, exporting, receipts_energy.add(actions)):
         add_state_flag(action)
         action.add_argument("--json", action="store_true", help="print one JSON object")
 
