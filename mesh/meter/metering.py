@@ -14,10 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mesh.meter.allocation import Allocation, EpochTotals, absent
+from mesh.meter.clock import Sleep, boottime_beside
 from mesh.meter.protocol import EnergyMeter, Reading
 from mesh.schema.energy import Energy
 
@@ -46,7 +47,8 @@ _Answer = tuple["asyncio.Future[Energy | None]", Energy | None]
 
 
 class Metering:
-    """Energy per serve over all meters. `interval_s` between polls while serves run; `random` gives the epoch ids.
+    """Energy per serve over all meters. `interval_s` between polls while serves run, where it is not what the
+    meters want; `random` gives the epoch ids.
 
     Raises MeterError where the meters' domains cannot stand in one receipt. Owns the meters: `close` closes them.
     Without meters there is no thread, and every figure is absent with reason `no-meter`.
@@ -56,13 +58,16 @@ class Metering:
         self,
         meters: Sequence[EnergyMeter],
         *,
-        interval_s: float = 0.05,
+        interval_s: float | None = None,
         random: Callable[[int], bytes] = os.urandom,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        boottime_ns: Callable[[], int] | None = None,
     ) -> None:
         self._meters = [(meter, tuple(meter.domains())) for meter in meters]
-        self._interval_s = interval_s
+        shortest_ns = min((meter.interval_ns for meter in meters), default=0)
+        self._interval_s = shortest_ns / 1e9 if interval_s is None else interval_s
         self._now_ns = monotonic_ns
+        self._sleep = Sleep(boottime_ns or boottime_beside(monotonic_ns))  # the thread's own
         self._allocation = Allocation((domain for _, domains in self._meters for domain in domains), lambda: random(16))
         self._books = threading.Lock()  # guards the allocation; held for microseconds, never while a meter is read
         self._wake = threading.Condition()  # guards what follows
@@ -231,6 +236,9 @@ class Metering:
                     self._broken.add(index)
                     _log.exception("meter %s: read failed", type(meter).__name__)
                 readings += [Reading(domain.name, now_ns, None, "meter-failed") for domain in domains]
+        if self._sleep.slept(now_ns):
+            # counters may have gone on or stood while the machine slept: nobody saw
+            readings = [reading if reading.uj is None else replace(reading, gap=True) for reading in readings]
         return readings
 
     def _settle(self, asks: list[_Ask], now_ns: int) -> list[_Answer]:
