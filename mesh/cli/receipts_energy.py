@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mesh.cli.console import counted, emit, say
 from mesh.cli.energy_report import KEYS, Factors, Group, Report, report
+from mesh.cli.entries import opened
 from mesh.cli.exits import ACCEPTED
 from mesh.cli.state import state_of
 from mesh.cli.tables import print_table, table_of
@@ -73,8 +74,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _receipts(reader: LedgerReader) -> Iterator[tuple[Receipt, str]]:
-    from mesh.cli.receipts import opened
-
     steward = reader.steward()
     for entry in reader.receipts():
         yield opened(entry, steward).value, entry.caller
