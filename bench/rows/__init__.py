@@ -1,7 +1,7 @@
 """The rows of the table, one module each, in the order of the table."""
 
 from bench.measure import Comparison
-from bench.rows import check_bare, check_cwt, durable, gateway_cpu, seal, weights
+from bench.rows import check_bare, check_cwt, durable, energy, gateway_cpu, seal, weights
 
 ROWS: tuple[Comparison, ...] = (
     seal.COMPARISON,
@@ -11,4 +11,8 @@ ROWS: tuple[Comparison, ...] = (
     durable.COMPARISON,
     gateway_cpu.PLAIN,
     gateway_cpu.STREAMED,
+    energy.PYJOULES,
+    energy.ZEUS,
+    energy.CODECARBON,
+    energy.POLLING,
 )
