@@ -19,7 +19,6 @@ from mesh.cli.exits import ACCEPTED
 from mesh.cli.meter_flags import add_meter_flags, flagged
 from mesh.cli.newfile import PUBLIC
 from mesh.cli.tables import print_table, table_of
-from mesh.cli.words import power
 from mesh.errors import UsageError
 
 if TYPE_CHECKING:
@@ -190,6 +189,8 @@ _Row = tuple["Domain", "Reading", Decimal | None, str]
 
 def _looks(meters: Sequence[EnergyMeter], args: argparse.Namespace) -> Iterator[list[_Row]]:
     """Each domain with its reading and what it shows: power since the look before, or why there is none."""
+    from mesh.cli.words import power
+
     domains = {domain.name: domain for meter in meters for domain in meter.domains()}
     before: dict[str, Reading] = {}
     for readings in _readings(meters, args):

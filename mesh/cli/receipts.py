@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mesh.cli import receipts_energy
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import positive
+from mesh.cli.entries import opened
 from mesh.cli.exits import ACCEPTED
 from mesh.cli.newfile import write_new
 from mesh.cli.state import add_state_flag, state_of
@@ -132,13 +133,6 @@ def find(reader: LedgerReader, text: str) -> Entry:
     if entry is None:
         raise NotFound(f"receipt {text}: not in this ledger")
     return entry
-
-
-def opened(entry: Entry, steward: bytes) -> Sealed:
-    """The receipt in a ledger's row, checked against the ledger's own key. Raises EnvelopeError, UntrustedSteward."""
-    from mesh.schema.envelope import RECEIPT_TYPE, verify
-
-    return verify(entry.envelope, RECEIPT_TYPE, (steward,))
 
 
 def _export_all(reader: LedgerReader, out: str) -> int:

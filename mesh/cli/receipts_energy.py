@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from mesh.cli.console import counted, emit, say
 from mesh.cli.energy_report import KEYS, Factors, Group, Report, report
+from mesh.cli.entries import opened
 from mesh.cli.exits import ACCEPTED
 from mesh.cli.state import state_of
 from mesh.cli.tables import print_table, table_of
 from mesh.errors import UsageError
-from mesh.schema.energy import BASES
 
 if TYPE_CHECKING:
     from mesh.ledger.reader import LedgerReader
@@ -73,8 +73,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _receipts(reader: LedgerReader) -> Iterator[tuple[Receipt, str]]:
-    from mesh.cli.receipts import opened
-
     steward = reader.steward()
     for entry in reader.receipts():
         yield opened(entry, steward).value, entry.caller
@@ -82,6 +80,8 @@ def _receipts(reader: LedgerReader) -> Iterator[tuple[Receipt, str]]:
 
 def _fields(group: Group, factors: Factors) -> dict[str, Any]:
     """What is known of a group by name; what is not known is not there."""
+    from mesh.schema.energy import BASES
+
     fields: dict[str, Any] = {"serves": group.serves, **{basis: group.bases[basis] for basis in BASES}}
     if not group.figures:
         return fields
@@ -129,6 +129,8 @@ def _print(found: Report, factors: Factors) -> None:
 
 
 def _cells(group: Group, factors: Factors) -> tuple[str, ...]:
+    from mesh.schema.energy import BASES
+
     bases = ", ".join(f"{group.bases[basis]} {basis}" for basis in BASES if group.bases[basis])
     per_token, spread = group.joules_per_token(), group.spread()
     return (

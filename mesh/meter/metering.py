@@ -30,6 +30,14 @@ PATIENCE_S = 5.0  # a driver that hangs longer costs the serve its figure, not i
 _log = logging.getLogger(__name__)
 
 
+class _Late:
+    """No reading came in time."""
+
+
+_LATE = _Late()
+_Figure = Energy | _Late | None
+
+
 @dataclass(slots=True)
 class _Ask:
     """`future` gets the Energy of an `end`, None of a `begin`; a `discard` has nobody waiting."""
@@ -39,11 +47,11 @@ class _Ask:
     at_ns: int
     domains: tuple[str, ...] = ()
     keep: bool = True
-    future: asyncio.Future[Energy | None] | None = None
+    future: asyncio.Future[_Figure] | None = None
     guard_until_ns: int = 0
 
 
-_Answer = tuple["asyncio.Future[Energy | None]", Energy | None]
+_Answer = tuple["asyncio.Future[_Figure]", "_Figure"]
 
 
 class Metering:
@@ -168,19 +176,24 @@ class Metering:
         since = self._reading_since
         return "meter-late" if since is not None and time.monotonic() - since > PATIENCE_S else None
 
-    async def _ask(self, ask: _Ask) -> Energy | _Late | None:
-        ask.future = asyncio.get_running_loop().create_future()
+    async def _ask(self, ask: _Ask) -> _Figure:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_Figure] = loop.create_future()
+        ask.future = future
         self._put(ask)
+        # not asyncio.timeout: two of those cost more than everything else in here
+        late = loop.call_later(PATIENCE_S, _resolve, [(future, _LATE)])
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await ask.future
-        except TimeoutError:
-            self._put(_Ask("discard", ask.serve_id, ask.at_ns))
-            return _LATE
+            answer = await future
         except asyncio.CancelledError:
             # Whoever asked is gone: an open share would thin out everyone else's for ever.
             self._put(_Ask("discard", ask.serve_id, ask.at_ns))
             raise
+        finally:
+            late.cancel()
+        if answer is _LATE:
+            self._put(_Ask("discard", ask.serve_id, ask.at_ns))
+        return answer
 
     def _put(self, ask: _Ask) -> None:
         with self._wake:
@@ -247,9 +260,10 @@ class Metering:
         done: list[_Answer] = []
 
         def finish(ask: _Ask, *, guarded: bool) -> None:
-            energy = absent("abandoned")
             if ask.serve_id in allocation:
                 energy = allocation.end(ask.serve_id, ask.at_ns, keep=ask.keep, guarded=guarded)
+            else:
+                energy = absent("abandoned")
             if ask.future is not None:
                 done.append((ask.future, energy))
 
@@ -281,13 +295,6 @@ class Metering:
         return done
 
 
-class _Late:
-    """No reading came in time."""
-
-
-_LATE = _Late()
-
-
 def _deliver(done: list[_Answer]) -> None:
     """Resolve futures on their own loops, one call into each."""
     loops: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
@@ -299,7 +306,7 @@ def _deliver(done: list[_Answer]) -> None:
             loop.call_soon_threadsafe(_resolve, batch)
 
 
-def _resolve(batch: list[_Answer]) -> None:
+def _resolve(batch: Sequence[_Answer]) -> None:
     for future, energy in batch:
         if not future.done():
             future.set_result(energy)
