@@ -32,6 +32,7 @@ GROUPS: tuple[str, ...] = (
     "sequence",
     "reference",
     "replay",
+    "replay_engine",
 )
 
 # Class, exit code of a command that ends in it, meaning: SPEC.md, section Errors.
