@@ -2,9 +2,9 @@
 
 The counters wrap, and nobody says how often: between two looks a counter that shows d more than before has counted d,
 or d and a whole range, or two. A look that comes soon enough leaves one answer, since no package can spend more than
-`MAX_WATTS`. One that comes too late (a stopped process, a machine that slept) leaves several, and then the epoch ends:
-the serves that were running have no figure, rather than one that is wrong. The same holds for a counter that fell
-further than a wrap can explain, and for one whose range cannot be read.
+`MAX_WATTS`, nor a board more than `MAX_BOARD_WATTS`. One that comes too late (a stopped process, a machine that slept)
+leaves several, and then the epoch ends: the serves that were running have no figure, rather than one that is wrong. The
+same holds for a counter that fell further than a wrap can explain, and for one whose range cannot be read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from mesh.meter.observing import STILL_NS, observed_intervals
 from mesh.meter.powercap import BOUNDARIES, MAX_FILE_BYTES, POWERCAP, Counted, Passed, Zone, choose, fault_of, look
 from mesh.meter.protocol import Domain, Reading
 
-MAX_WATTS = 2_000  # of one zone, several times what any package draws: how fast its counter can go round
+# How fast a counter can go round: several times what any package draws, and what a board with its cards may.
+MAX_WATTS = 2_000
+MAX_BOARD_WATTS = 20_000
 SMALLEST_RANGE_UJ = 2**32  # of a range that cannot be read: 32 bits of one microjoule
 OBSERVE_NS = 20 * 10**6  # the counters move about every millisecond
 _SLACK_NS = 10**8  # a look may show what was spent a little before the look before it
@@ -171,7 +173,8 @@ class _Counter:
         else:
             elapsed_ns = max(at_ns - self.at_ns, boot_ns - self.boot_ns)
             slept = boot_ns - self.boot_ns - (at_ns - self.at_ns) > SUSPENDED_NS
-            delta = counted_uj(before, raw_uj, self.zone.range_uj, elapsed_ns)
+            most_watts = MAX_BOARD_WATTS if self.zone.name == "psys" else MAX_WATTS
+            delta = counted_uj(before, raw_uj, self.zone.range_uj, elapsed_ns, most_watts)
             # a processor that slept may begin its counter anew, which looks like a wrap
             reset = delta is None or (slept and raw_uj < before)
             if not reset:
@@ -186,12 +189,14 @@ class _Counter:
             self.descriptor = None
 
 
-def counted_uj(before: int, after: int, range_uj: int | None, elapsed_ns: int) -> int | None:
+def counted_uj(
+    before: int, after: int, range_uj: int | None, elapsed_ns: int, most_watts: int = MAX_WATTS
+) -> int | None:
     """What a counter counted that showed `before` and, `elapsed_ns` later, `after`; None where more than one answer is
     possible, or none."""
     if range_uj is not None and max(before, after) > range_uj:
         range_uj = None  # it is not what it says
-    most_uj = (elapsed_ns + _SLACK_NS) * MAX_WATTS // 1000
+    most_uj = (elapsed_ns + _SLACK_NS) * most_watts // 1000
     if after >= before:
         delta = after - before
     elif range_uj is None:

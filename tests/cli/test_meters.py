@@ -12,6 +12,7 @@ import pytest
 
 from mesh.cli.meter_flags import add_gpus_flag, add_meter_flags, configured, flagged, with_gpus
 from mesh.cli.meters import Running, open_meters, wanted_cards
+from mesh.cli.serve import _backend_spec
 from mesh.cli.specs import EngineSpec, GgufSpec, MeterSpec, ReferenceSpec, VllmSpec
 from mesh.engine.reference import ReferenceEngine
 from mesh.errors import UsageError
@@ -105,6 +106,17 @@ def test_cards_of_an_engine_are_named_by_flag() -> None:
         assert spec.gpus == cards
     with pytest.raises(UsageError, match="computes on the processor"):
         with_gpus(ReferenceSpec(), (0,))
+
+
+def test_cards_of_a_backend_are_in_the_configuration() -> None:
+    config = MeshConfig.from_toml(
+        f'[[backend]]\nkind = "vllm"\nurl = "{URL}"\nname = "a"\ngpus = [0, "GPU-bb"]\n'
+        f'[[backend]]\nkind = "vllm"\nurl = "{URL}"\nname = "b"\n'
+        '[[backend]]\nkind = "vllm-managed"\nweights = "m"\nname = "c"\ngpus = []\n'
+    )
+    specs = [_backend_spec(backend, Path("/etc/mesh")) for backend in config.backend]
+    assert all(isinstance(spec, VllmSpec) for spec in specs)
+    assert [spec.gpus for spec in specs] == [(0, "GPU-bb"), None, ()]  # type: ignore[union-attr]
 
 
 def wanted(

@@ -11,7 +11,7 @@ import pytest
 from mesh.errors import MeterError
 from mesh.meter.observing import observed_intervals
 from mesh.meter.protocol import Reading
-from mesh.meter.rapl import MAX_WATTS, RaplMeter, counted_uj
+from mesh.meter.rapl import MAX_BOARD_WATTS, MAX_WATTS, RaplMeter, counted_uj
 from tests.meter.powercap_tree import RANGE_UJ, laptop, two_sockets, zone
 
 S = 10**9
@@ -129,6 +129,11 @@ def test_difference_is_told_only_where_one_answer_is_left(
     before: int, after: int, span: int | None, elapsed_ns: int, counted: int | None
 ) -> None:
     assert counted_uj(before, after, span, elapsed_ns) == counted
+
+
+def test_board_may_spend_more_than_a_package() -> None:
+    assert counted_uj(0, 5_000_000_000, RANGE_UJ, S) is None
+    assert counted_uj(0, 5_000_000_000, RANGE_UJ, S, MAX_BOARD_WATTS) == 5_000_000_000
 
 
 def test_fastest_round_is_longer_than_the_interval_between_two_looks() -> None:
