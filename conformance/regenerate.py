@@ -32,6 +32,8 @@ GROUPS: tuple[str, ...] = (
     "sequence",
     "reference",
     "replay",
+    "grant",
+    "grant_decide",
 )
 
 # Class, exit code of a command that ends in it, meaning: SPEC.md, section Errors.
