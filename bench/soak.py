@@ -19,6 +19,7 @@ import random
 import re
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -41,7 +42,7 @@ from mesh.schema.request import ServeRequest
 from mesh.steward.steward import Steward
 
 _LEAVE = 0.3  # of the clients, at a random moment
-_LONGEST_S = 0.05
+_LATEST = 1.2  # times what a whole answer takes: some leave the queue, some leave in mid-answer, some too late
 _MAX_TOKENS = 64
 _WARM = 0.2  # of the requests, before memory is looked at for the first time
 _GROWTH_BYTES = 64 << 20
@@ -80,6 +81,7 @@ class _Clients:
         self._random = random.Random(seed)
         self.statuses: Counter[str] = Counter()
         self.receipts: list[str] = []
+        self._mean_s = 0.05  # of a whole answer, as they come
 
     async def run(self, count: int) -> None:
         """Send that many requests, so many at once."""
@@ -94,7 +96,7 @@ class _Clients:
             if self._random.random() >= _LEAVE:
                 await asking
                 continue
-            await asyncio.wait([asking], timeout=self._random.uniform(0, _LONGEST_S))
+            await asyncio.wait([asking], timeout=self._random.uniform(0, _LATEST * self._mean_s))
             asking.cancel()
             (result,) = await asyncio.gather(asking, return_exceptions=True)
             if isinstance(result, asyncio.CancelledError):
@@ -106,10 +108,12 @@ class _Clients:
             "model": "reference", "max_tokens": self._random.randint(1, _MAX_TOKENS), "stream": stream,
             "messages": [{"role": "user", "content": f"question {self._random.random()}"}],
         }  # fmt: skip
+        began = time.perf_counter()
         async with http.post("/v1/chat/completions", json=body) as response:
             said = await response.read()
         whole = said.endswith(b"data: [DONE]\n\n") if stream else response.status == 200
         if whole:
+            self._mean_s += 0.1 * (time.perf_counter() - began - self._mean_s)
             found = re.search(rb"mesh-receipt (b3:[0-9a-f]{64})", said) if stream else None
             self.receipts.append(found[1].decode() if found else response.headers["Mesh-Receipt"])
         self.statuses[str(response.status) if whole or response.status != 200 else "200, cut"] += 1

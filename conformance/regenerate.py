@@ -32,6 +32,7 @@ GROUPS: tuple[str, ...] = (
     "sequence",
     "reference",
     "replay",
+    "replay_engine",
     "grant",
     "grant_decide",
 )

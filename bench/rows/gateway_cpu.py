@@ -117,7 +117,7 @@ BARE = tuple(
     for callers in (16, 64)
 )
 LITELLM = tuple(
-    _comparison("litellm", callers, 1 / 10 if streamed else 1 / 15, streamed=streamed)
+    _comparison("litellm", callers, 0.1 if streamed else 0.0666, streamed=streamed)
     for streamed in (False, True)
     for callers in (16, 64)
 )
@@ -134,7 +134,7 @@ MEMORY = Comparison(
     unit="MiB",
     ours="the gateway's process after a round of requests, 16 at once",
     peer="the LiteLLM proxy after the same",
-    goal=Goal("<=", 1 / 4),
+    goal=Goal("<=", 0.25),
     sides=_memory,
 )
 START = Comparison(
@@ -142,7 +142,7 @@ START = Comparison(
     unit="s wall",
     ours="from the start of the process to its first answer, the self-check of its engine included",
     peer="the same of the LiteLLM proxy",
-    goal=Goal("<=", 1 / 5),
+    goal=Goal("<=", 0.2),
     sides=_start,
     rounds=_FEWER,
 )

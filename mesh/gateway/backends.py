@@ -146,7 +146,8 @@ class Backends:
             backend, one = prepared[admitted.engine.recipe_id]
             if backend.room.overloaded(caller) is not None:
                 continue  # it filled while others were asked whether they are ready
-            if await self._enter(backend.room, caller, deadline):
+            unasked = backend.room.full
+            if await self._enter(backend.room, caller, deadline) or unasked:
                 try:
                     # while this one waited, the engine may have gone
                     offer = offers[backend.name]
@@ -246,6 +247,9 @@ class _Standing:
     def overloaded(self, engine: ServingEngine) -> Overloaded | None:
         return self.backends[engine.recipe_id].room.overloaded(self.caller)
 
+    def waits(self, engine: ServingEngine) -> bool:
+        return self.backends[engine.recipe_id].room.full
+
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
@@ -261,3 +265,6 @@ class _Inside:
 
     def overloaded(self, engine: ServingEngine) -> Overloaded | None:
         return None
+
+    def waits(self, engine: ServingEngine) -> bool:
+        return False

@@ -36,6 +36,11 @@ class Room:
         return sum(map(len, self._turns.values()))
 
     @property
+    def full(self) -> bool:
+        """Whether the next serve has to wait."""
+        return self.running >= self.slots
+
+    @property
     def load(self) -> float:
         """Serves that run or wait, for each that can run at once."""
         return (self.running + self.waiting) / self.slots

@@ -78,6 +78,11 @@ class Standing(Protocol):
         """Why there is no place for this caller now; None where there is."""
         ...
 
+    def waits(self, engine: ServingEngine) -> bool:
+        """Whether a serve would wait for its turn, after which it is admitted once more: only then is the engine asked
+        whether it is ready."""
+        ...
+
 
 class _Idle:
     """The standing of backends that nobody else uses, and that answer to their name."""
@@ -90,6 +95,9 @@ class _Idle:
 
     def overloaded(self, engine: ServingEngine) -> Overloaded | None:
         return None
+
+    def waits(self, engine: ServingEngine) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +159,8 @@ async def admit(
         best = _best(able, standing)
         able.remove(best)
         try:
-            await best.offer.engine.ready()
+            if not standing.waits(best.offer.engine):
+                await best.offer.engine.ready()
         except EngineUnavailable as e:
             unready.append(e)
             reasons[best.offer.engine.recipe_id] = str(e)

@@ -83,6 +83,9 @@ class Stand(Standing):
     def load(self, engine: Any) -> float:
         return self.loads.get(engine.recipe_id, 0)
 
+    def waits(self, engine: Any) -> bool:
+        return False
+
     def overloaded(self, engine: Any) -> Overloaded | None:
         full = self.load(engine) == 9
         return Overloaded(f"{engine.recipe_id} is full", retry_after_s=len(self.loads)) if full else None
