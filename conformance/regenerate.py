@@ -33,6 +33,8 @@ GROUPS: tuple[str, ...] = (
     "reference",
     "replay",
     "replay_engine",
+    "grant",
+    "grant_decide",
 )
 
 # Class, exit code of a command that ends in it, meaning: SPEC.md, section Errors.
