@@ -19,7 +19,6 @@ from mesh.cli.exits import ACCEPTED
 from mesh.cli.meter_flags import add_meter_flags, flagged
 from mesh.cli.newfile import PUBLIC
 from mesh.cli.tables import print_table, table_of
-from mesh.cli.words import power
 from mesh.errors import UsageError
 
 if TYPE_CHECKING:
@@ -196,7 +195,7 @@ def _looks(meters: Sequence[EnergyMeter], args: argparse.Namespace) -> Iterator[
         rows = []
         for reading in readings:
             watts = drawn(before.get(reading.domain), reading)
-            told = f"absent: {reading.reason}" if reading.uj is None else "..." if watts is None else power(watts)
+            told = f"absent: {reading.reason}" if reading.uj is None else "..." if watts is None else f"{watts:.3f} W"
             rows.append((domains[reading.domain], reading, watts, told))
             before[reading.domain] = reading
         yield rows

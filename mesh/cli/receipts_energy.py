@@ -16,7 +16,6 @@ from mesh.cli.exits import ACCEPTED
 from mesh.cli.state import state_of
 from mesh.cli.tables import print_table, table_of
 from mesh.errors import UsageError
-from mesh.schema.energy import BASES
 
 if TYPE_CHECKING:
     from mesh.ledger.reader import LedgerReader
@@ -81,6 +80,8 @@ def _receipts(reader: LedgerReader) -> Iterator[tuple[Receipt, str]]:
 
 def _fields(group: Group, factors: Factors) -> dict[str, Any]:
     """What is known of a group by name; what is not known is not there."""
+    from mesh.schema.energy import BASES
+
     fields: dict[str, Any] = {"serves": group.serves, **{basis: group.bases[basis] for basis in BASES}}
     if not group.figures:
         return fields
@@ -128,6 +129,8 @@ def _print(found: Report, factors: Factors) -> None:
 
 
 def _cells(group: Group, factors: Factors) -> tuple[str, ...]:
+    from mesh.schema.energy import BASES
+
     bases = ", ".join(f"{group.bases[basis]} {basis}" for basis in BASES if group.bases[basis])
     per_token, spread = group.joules_per_token(), group.spread()
     return (
