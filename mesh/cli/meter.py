@@ -197,7 +197,7 @@ def _looks(meters: Sequence[EnergyMeter], args: argparse.Namespace) -> Iterator[
         rows = []
         for reading in readings:
             watts = drawn(before.get(reading.domain), reading)
-            told = f"absent: {reading.reason}" if reading.uj is None else "..." if watts is None else power(watts)
+            told = f"absent: {reading.reason}" if reading.uj is None else "..." if watts is None else f"{watts:.3f} W"
             rows.append((domains[reading.domain], reading, watts, told))
             before[reading.domain] = reading
         yield rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import counted
@@ -165,10 +164,6 @@ def energy_words(energy: Energy, tokens_out: int | None) -> str:
     if energy.rule is not None:
         parts.append(f"shared by {energy.rule}, at most {energy.peak_sharers} at once")
     return ", ".join(parts)
-
-
-def power(watts: Decimal) -> str:
-    return f"{watts:.3f} W"
 
 
 def joules(uj: int) -> str:
