@@ -46,10 +46,12 @@ $(VLLM_VENV)/.installed: tests/vllm/requirements.txt
 test-vllm: $(VENV)/.dev $(VLLM_VENV)/.installed  ## the tests on a real vLLM server
 	MESH_VLLM=$(VLLM_VENV)/bin/vllm $(BIN)/python -m pytest tests/vllm
 
-lint: $(VENV)/.dev  ## ruff and mypy
+lint: $(VENV)/.dev  ## ruff, mypy, and SPEC.md, its CDDL and the vectors against each other
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mesh conformance regenerate --check
+	$(BIN)/python -m pytest --quiet tests/conformance/test_index.py tests/conformance/test_vectors.py -k 'index or cddl'
 
 INTEROP_VENV ?= .venv-interop
 

@@ -14,6 +14,12 @@ from mesh.cli.verify import check_statement
 from mesh.engine.protocol import Scores
 from mesh.engine.reference import VOCABULARY, ReferenceEngine, stream
 from mesh.errors import MeshError, SchemaError
+from mesh.grant.caveats import TOTALS
+from mesh.grant.chain import verify_grant
+from mesh.grant.decision import decide
+from mesh.grant.frame import Frame
+from mesh.grant.revocation import parse_revoked
+from mesh.grant.text import grant_from_text
 from mesh.ledger.sequence import check_run
 from mesh.schema import canonical
 from mesh.schema.checkpoint import Checkpoint
@@ -38,7 +44,7 @@ from mesh.schema.value import Value
 
 V = TypeVar("V", bound=Value)
 
-FEATURES = ("reference", "replay")
+FEATURES = ("reference", "replay", "grant")
 _TYPES = {"receipt": RECEIPT_TYPE, "checkpoint": CHECKPOINT_TYPE}
 
 
@@ -80,6 +86,9 @@ class Client:
             "reference-tokens": self.reference_tokens,
             "reference-cache": self.reference_cache,
             "replay": self.replay,
+            "grant": lambda name, trust: verify_grant(self._read(name), self._trust(trust)).id.text,
+            "grant-text": lambda text: ContentId.of_bytes(grant_from_text(text)).text,
+            "grant-decide": self.grant_decide,
         }
 
     def answer(self, op: str, arguments: Sequence[str]) -> tuple[int, str]:
@@ -173,6 +182,19 @@ class Client:
     def replay(self, receipt: str, disclosure: str, trust: str, replayer: str) -> str:
         given = None if disclosure == NOTHING else self._read(disclosure)
         return replay_line(self._read(receipt), given, self._trust(trust), self._read(replayer))
+
+    def grant_decide(self, name: str, trust: str, frame: str, revoked: str = NOTHING, used: str = "0") -> str:
+        keys = self._trust(trust)
+        chain = verify_grant(self._read(name), keys)
+        offered = self._value(Frame, frame)
+        chain.check_issuer(keys, offered.now_ns)
+        listed = frozenset() if revoked == NOTHING else parse_revoked(self._read(revoked))
+        drawn = {(bytes(block.id), total): int(used) for block in chain.blocks for total in TOTALS}
+        decision = decide(chain, offered, used=drawn, revoked=listed)
+        if decision.admitted:
+            return "admitted"
+        first = decision.refusals[0]
+        return f"refused {first.block} {first.caveat}"
 
 
 def _bytes(text: str) -> bytes:

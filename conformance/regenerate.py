@@ -32,6 +32,9 @@ GROUPS: tuple[str, ...] = (
     "sequence",
     "reference",
     "replay",
+    "replay_engine",
+    "grant",
+    "grant_decide",
 )
 
 # Class, exit code of a command that ends in it, meaning: SPEC.md, section Errors.

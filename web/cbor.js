@@ -64,6 +64,19 @@ export function read(bytes) {
 
 const INDEFINITE = 31;
 
+/** RFC 8949 section 4.2.1. @param {number} info 25, 26 or 27 @param {number|bigint} bits @returns {boolean} */
+function shortest(info, bits) {
+  if (info === 25) return (Number(bits) & 0x7fff) <= 0x7c00 || bits === 0x7e00;
+  const view = new DataView(new ArrayBuffer(8));
+  view.setBigUint64(0, BigInt(bits) << (info === 26 ? 32n : 0n));
+  const value = info === 26 ? view.getFloat32(0) : view.getFloat64(0);
+  if (!Number.isFinite(value) || value === 0) return false;
+  // Half floats are multiples of 2^-24, of eleven binary digits, up to 65504.
+  const unit = 2 ** Math.max(Math.floor(Math.log2(Math.abs(value))) - 10, -24);
+  const half = Number.isInteger(value / unit) && Math.abs(value) <= 65504;
+  return !half && (info === 26 || Math.fround(value) !== value);
+}
+
 class Reader {
   /** @param {Uint8Array} bytes @param {number} items @param {(fault: string) => void} noncanonical */
   constructor(bytes, items, noncanonical) {
@@ -146,6 +159,7 @@ class Reader {
         if (info === 20) return false;
         if (info === 21) return true;
         if (info === 24 && argument < 32) throw new EncodingError(`item at byte ${start}: ill-formed simple value`);
+        if (info > 24 && !shortest(info, argument)) this.noncanonical(`item at byte ${start}: wider float than needed`);
         this.foreign(start, info > 24 ? "a float" : "a simple value other than true and false");
         return new Foreign(7, argument);
     }

@@ -10,6 +10,10 @@ import { line } from "./verdict.js";
 
 export const ACCEPTED = 0;
 export const REJECTED = 10;
+export const NOT_OFFERED = 11;
+
+/** The operations of an optional feature that is not offered here. */
+const OF_GRANTS = new Set(["grant", "grant-text", "grant-decide"]);
 
 const FORMS = new Map([
   ["content-id", mesh.parseContentId],
@@ -103,7 +107,7 @@ const operations = (file) => {
 
 /** @param {string} name @returns {boolean} */
 export function isOperation(name) {
-  return Object.hasOwn(operations(() => new Uint8Array(0)), name);
+  return OF_GRANTS.has(name) || Object.hasOwn(operations(() => new Uint8Array(0)), name);
 }
 
 /**
@@ -113,6 +117,7 @@ export function isOperation(name) {
  * @throws whatever is not the input's fault
  */
 export async function answer([name, ...words], file) {
+  if (OF_GRANTS.has(name)) return { code: NOT_OFFERED };
   try {
     return { code: ACCEPTED, line: await operations(file)[name](...words) };
   } catch (error) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from conformance.case import Group, dashed
 from conformance.digests import b3, content_id
 from conformance.material import MAX_UINT, Map, checkpoint, digest, domain_totals, small_checkpoint
+from conformance.sizes import PAYLOAD_BYTES, checkpoint_of
 from conformance.writer import Raw, item
 
 SIXTY_FIVE = [domain_totals(domain=f"gpu-{n:02d}") for n in range(65)]
@@ -17,6 +18,7 @@ GOOD: list[tuple[str, Map, str]] = [
     ("domains", checkpoint(domains=[domain_totals(domain=name) for name in ("Z", "a", "é")]), "Three domains."),
     ("domains-64", checkpoint(domains=SIXTY_FIVE[:64]), "64 domains."),
     ("totals-apart", checkpoint(domains=[domain_totals(last_uj=0)]), "Totals are not compared without the receipts."),
+    ("longest", checkpoint_of(PAYLOAD_BYTES), "32768 bytes."),
     ("highest", checkpoint(count=MAX_UINT, at_ns=MAX_UINT, epoch_seq=MAX_UINT), "Numbers at their highest."),
 ]
 
@@ -69,6 +71,7 @@ def cases() -> Group:
         ("null", item(small_checkpoint(head=Raw(b"\xf6"))), "A null where the field should be left out."),
         ("wide", item(small_checkpoint(count=Raw(b"\x18\x00"))), "0 in two bytes."),
         ("not-a-map", item([]), "An array where a map has to be."),
+        ("too-long", item(checkpoint_of(PAYLOAD_BYTES + 1)), "32769 bytes."),
     ):
         group.reject(name, "checkpoint input.cbor", "encoding", "checkpoint.1", comment, {"input.cbor": data})
     return group

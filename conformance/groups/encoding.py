@@ -45,6 +45,10 @@ GOOD = {
         item(["ü", "\u212b", "A\u030a", "🙂", "\x00\n\ufeff", "\U0010ffff"]),
         "Any UTF-8 text, control characters and unnormalised forms included: nothing is normalised.",
     ),
+    "text-byte-order-mark": (
+        item(["\ufeff", "\ufeffa", {"\ufeffa": 1, "a": 2}]),
+        "U+FEFF at the beginning of a text is a character of it like any other.",
+    ),
     "long-array": (item([False] * 24), "24 items need a second byte in the head."),
     "long-map": (item({f"k{n:02d}": n for n in range(24)}), "24 pairs need a second byte in the head."),
     "key-order-length": (item({"b": 1, "aa": 2, "": 3}), "A shorter key comes first."),

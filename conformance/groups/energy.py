@@ -6,6 +6,7 @@ from typing import Any
 
 from conformance.case import Group, dashed
 from conformance.material import MAX_UINT, Map, absent_energy, changed, energy, small_energy, source
+from conformance.sizes import PAYLOAD_BYTES, energy_of
 from conformance.writer import Raw, item
 
 
@@ -38,6 +39,7 @@ GOOD: list[tuple[str, Map, str]] = [
         "domain-order-astral", with_sources(source(domain="\uffee"), source(domain="\U0001f642")),
         "A code point beyond 2^16 comes after U+FFEE, although its first half in UTF-16 is lower.",
     ),
+    ("longest", energy_of(PAYLOAD_BYTES), "32768 bytes."),
     ("window-below", energy(window_uj=1), "The window is not compared with the share."),
 ]  # fmt: skip
 
@@ -113,6 +115,7 @@ def cases() -> Group:
         ("null", item(changed(absent_energy(), uj=Raw(b"\xf6"))), "A null where the field should be left out."),
         ("float", item(small_energy(uj=Raw(b"\xf9\x57\xb0"))), "123.0 as a float."),
         ("not-a-map", item([energy()]), "An array where a map has to be."),
+        ("too-long", item(energy_of(PAYLOAD_BYTES + 1)), "32769 bytes."),
     ):
         group.reject(name, "energy input.cbor", "encoding", "energy.1", comment, {"input.cbor": data})
     return group

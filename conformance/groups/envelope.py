@@ -24,6 +24,7 @@ from conformance.material import (
     to_be_signed,
     trust_file,
 )
+from conformance.sizes import ENVELOPE_BYTES, PAYLOAD_BYTES, PROTECTED_BYTES, receipt_of
 from conformance.writer import (
     ARRAY,
     BREAK,
@@ -72,6 +73,18 @@ def under(header: bytes, **rest: Any) -> bytes:
     return sign1(PAYLOAD, header, **rest)
 
 
+def header_of(size: int) -> bytes:
+    """The protected header with a subject so long that it takes `size` bytes."""
+    subject = size - len(protected(sub=text("s" * 1000))) + 1000
+    return protected(sub=text("s" * subject))
+
+
+def padded(size: int) -> bytes:
+    """The receipt with a COSE Receipt so long that the envelope takes `size` bytes."""
+    base = len(under(HEADER, unprotected=item({COSE_RECEIPTS: [bytes(20_000)]}))) - 20_000
+    return under(HEADER, unprotected=item({COSE_RECEIPTS: [bytes(size - base)]}))
+
+
 P, H, S = bstr(PAYLOAD), bstr(HEADER), bstr(SIGNATURE)
 
 STRUCTURE = [
@@ -96,7 +109,8 @@ STRUCTURE = [
     ("protected-not-utf8", under(protected(sub=text(b"\xff"))), "A subject that is not UTF-8."),
     ("protected-twice", under(mapping(sorted([*HEADER_PAIRS, HEADER_PAIRS[0]]))), "The algorithm twice."),
     ("protected-tag", under(header_with((integer(15), tag(61, HEADER_PAIRS[3][1])), drop=15)), "A tag in the header."),
-    ("protected-long", under(protected(sub=text("s" * 2048))), "A protected header of more than 2048 bytes."),
+    ("protected-long", under(header_of(PROTECTED_BYTES + 1)), "A protected header of 2049 bytes."),
+    ("protected-tag-key", under(header_with((tag(1, integer(0)), integer(0)))), "A tag as a label in the header."),
     ("protected-deep", under(header_with((integer(99), b"\x81" * 1000 + b"\x80"))), "A header that is 1000 deep."),
     ("unprotected-array", four(H, b"\x80", P, S), "An unprotected header that is an array."),
     ("unprotected-bytes", four(H, bstr(b"\xa0"), P, S), "An unprotected header in a byte string."),
@@ -116,10 +130,7 @@ STRUCTURE = [
     ("signature-long", four(H, b"\xa0", P, bstr(SIGNATURE + b"\x00")), "A signature of 65 bytes."),
     ("signature-none", four(H, b"\xa0", P, bstr(b"")), "A signature of no bytes."),
     ("signature-text", four(H, b"\xa0", P, text("s" * 64)), "A signature that is text."),
-    (
-        "too-long", under(HEADER, unprotected=mapping([(integer(COSE_RECEIPTS), array([bstr(bytes(65536))]))])),
-        "More than 65536 bytes, of COSE Receipts.",
-    ),
+    ("too-long", padded(ENVELOPE_BYTES + 1), "65537 bytes, most of them a COSE Receipt."),
 ]  # fmt: skip
 
 
@@ -148,6 +159,7 @@ CANONICAL = [
     ("header-indefinite", under(indefinite(MAP, HEADER[1:])), "A header's map of indefinite length."),
     ("header-wide-label", under(HEADER[:1] + integer(1, 1) + HEADER[2:]), "A label in two bytes."),
     ("header-wide-algorithm", under(protected(alg=integer(-19, 1))), "The algorithm in two bytes."),
+    ("header-wide-float", under(protected(alg=b"\xfb\xc0\x33" + bytes(6))), "-19.0 as a float of nine bytes."),
     ("header-wide-type", under(protected(type=text(RECEIPT_TYPE, 2))), "The content type's length in three bytes."),
     ("header-wide-key", under(protected(kid=bstr(KEY.public, 2))), "The key id's length in three bytes."),
     ("header-wide-subject", under(protected(sub=text("smollm2-135m", 1))), "The subject's length in two bytes."),
@@ -173,6 +185,8 @@ HEADERS = [
     ("alg-none", under(protected(alg=integer(0))), "An algorithm that is reserved."),
     ("alg-text", under(protected(alg=text("Ed25519"))), "The algorithm by name."),
     ("alg-float", under(protected(alg=b"\xf9\xcc\xc0")), "-19.0 as a float."),
+    ("alg-float-single", under(protected(alg=b"\xfa\xc1\x98\x00\x01")), "About -19 as a single float, which it needs."),
+    ("alg-too-low", under(protected(alg=b"\x3b\x80" + bytes(7))), "-2^63-1, which no value of this format has."),
     ("alg-missing", under(protected(alg=None)), "Without an algorithm."),
     ("type-missing", under(protected(type=None)), "Without a content type."),
     ("type-other", under(protected(type=text("application/cbor"))), "Another content type."),
@@ -242,6 +256,7 @@ WRONG_PAYLOADS = [
     ("payload-bare-request", with_payload(item({"v": "mesh/1"})), "A map that is nothing."),
     ("steward-other", with_payload(item(receipt(steward=OTHER.public))), "A receipt of another steward."),
     ("subject-other", under(protected(sub=text("smollm2-360m"))), "A subject that is not the recipe."),
+    ("subject-longest-header", under(header_of(PROTECTED_BYTES)), "The same, in a protected header of 2048 bytes."),
     ("subject-checkpoint", under(protected(sub=text("checkpoint"))), "The subject of a checkpoint."),
 ]  # fmt: skip
 
@@ -274,6 +289,8 @@ def _good(group: Group) -> None:
             "cose-receipts", RECEIPT, under(HEADER, unprotected=item({COSE_RECEIPTS: [b"", bytes(20_000)]})),
             "With two, one of them long.",
         ),
+        ("longest", RECEIPT, padded(ENVELOPE_BYTES), "65536 bytes, most of them a COSE Receipt."),
+        ("payload-longest", LONGEST, signed_receipt(LONGEST), "A payload of 32768 bytes."),
     ):  # fmt: skip
         files = {"input.cbor": data, "trust.txt": trust_file()}
         line = b3(content_id("receipt", value))
@@ -288,6 +305,7 @@ def _good(group: Group) -> None:
 
 
 SMALL = small_receipt()
+LONGEST = receipt_of(PAYLOAD_BYTES)
 NAMED = small_receipt(engine=small_engine(recipe_id="🙂" * 256))
 
 

@@ -28,6 +28,10 @@ IN_TIME = [
     ("until", f"{A} until=2026-09-21T14:13:22Z", "It ends in the last second in which its key is good."),
     ("window", f"{A} from=2026-09-21T14:13:20Z until=2026-09-21T14:13:22Z", "It ends in a window."),
     (
+        "first-window", f"{A} from=2026-09-01T00:00:00Z until=2026-10-01T00:00:00Z\n{A} from=2027-01-01T00:00:00Z",
+        "It ends in the first of two windows.",
+    ),
+    (
         "second-window", f"{A} until=2026-01-01T00:00:00Z\n{A} from=2026-09-01T00:00:00Z",
         "It ends in the second of two windows.",
     ),
@@ -70,8 +74,27 @@ def cases() -> Group:
             group.accept(name, asked, b3(content_id("checkpoint", of)), "envelope.7", comment, files)
         else:
             group.reject(name, asked, "trust", "envelope.7", "A checkpoint of a key retired before.", files)
+    _borders(group, call)
     _order(group, call)
     return group
+
+
+def _borders(group: Group, call: str) -> None:
+    """A window holds its `from` and not its `until`, to the nanosecond."""
+    second = STARTED_NS + 1_000_000_000
+    at, before = receipt(ended_ns=second), receipt(ended_ns=second - 1)
+    for name, side, value, comment in (
+        ("from-exactly", "from", at, "It ends at the nanosecond with which its key begins to be good."),
+        ("until-exactly", "until", before, "It ends in the last nanosecond in which its key is good."),
+    ):
+        files = {"input.cbor": signed_receipt(value), "trust.txt": f"{A} {side}=2026-09-21T14:13:21Z\n".encode()}
+        group.accept(f"in-time-{name}", call, b3(content_id("receipt", value)), "envelope.7", comment, files)
+    for name, side, value, comment in (
+        ("from-exactly", "from", before, "It ends a nanosecond before its key begins to be good."),
+        ("until-exactly", "until", at, "It ends at the nanosecond with which its key is no longer good."),
+    ):
+        files = {"input.cbor": signed_receipt(value), "trust.txt": f"{A} {side}=2026-09-21T14:13:21Z\n".encode()}
+        group.reject(f"trust-time-{name}", call, "trust", "envelope.7", comment, files)
 
 
 def _order(group: Group, call: str) -> None:

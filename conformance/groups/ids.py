@@ -28,6 +28,11 @@ def _content_ids(group: Group) -> None:
     for kind in KINDS:
         line = b3(content_id(kind, VALUE))
         group.accept(f"kind-{kind}", f"id {kind} input.cbor", line, "ids", f"The id of a value of kind {kind}.", files)
+    marked = {"\ufeffa": "\ufeff", "a": "\ufeffa"}
+    group.accept(
+        "byte-order-mark", "id receipt input.cbor", b3(content_id("receipt", marked)), "ids",
+        "U+FEFF at the beginning of a text is part of it, and of what is hashed.", {"input.cbor": item(marked)},
+    )  # fmt: skip
     for kind in NO_KINDS:
         name = f"no-kind-{kind}" if kind.islower() else "no-kind-upper-case"
         comment = f"{kind} is not among the kinds, which are a closed list."
@@ -67,6 +72,10 @@ def _text_forms(group: Group) -> None:
         ("steward-31-bytes", "steward", f"ed25519:{HEX[:-2]}", "31 bytes."),
         ("serve-id-upper-case", "serve-id", UUID.upper(), "Hex digits in capitals."),
         ("serve-id-no-dashes", "serve-id", UUID.replace("-", ""), "Without dashes."),
+        *(
+            (f"serve-id-no-dash-{n}", "serve-id", UUID[:at] + UUID[at + 1 :], f"Without dash {n} of four.")
+            for n, at in enumerate((8, 13, 18, 23), 1)
+        ),
         ("serve-id-braces", "serve-id", f"{{{UUID}}}", "In braces."),
         ("serve-id-urn", "serve-id", f"urn:uuid:{UUID}", "As a URN."),
         ("serve-id-dashes-moved", "serve-id", "01a0c4506c00-7000-8000-0000-00000000", "Dashes in other places."),
@@ -82,16 +91,21 @@ def _documents(group: Group) -> None:
     named: Map = {
         "files": [["Z.json", digest(1)], ["a.json", digest(2)], ["a/b.json", digest(3)], ["é.json", digest(4)]]
     }
+    # U+FFEE takes three bytes that begin with ef, U+1F642 four that begin with f0; in UTF-16 it begins with d83d.
+    astral: Map = {"files": [["\uffee.json", digest(1)], ["\U0001f642.json", digest(2)]]}
+    room = 65_536 - len(item({"files": [["m" * 65_000, digest(1)]]})) + 65_000
     for name, value, comment in (
         ("one", one, "A model in one file."),
         ("shards", many, "A model in three files."),
         ("folder", named, "Names in the order of their UTF-8 bytes."),
+        ("astral", astral, "A character beyond 2^16 comes after U+FFEE, although its first half in UTF-16 is lower."),
+        ("longest", {"files": [["m" * room, digest(1)]]}, "65536 bytes."),
     ):
         line = b3(content_id("weights", value))
         group.accept(f"weights-{name}", "weights input.cbor", line, "ids.3", comment, {"input.cbor": item(value)})
     faults: tuple[tuple[str, int, object, str], ...] = (
         ("not-a-map", 1, one["files"], "An array where a map has to be."),
-        ("too-long", 1, {"files": [["m" * 65_536, digest(1)]]}, "More than 65536 bytes."),
+        ("too-long", 1, {"files": [["m" * (room + 1), digest(1)]]}, "65537 bytes."),
         ("none", 2, {"files": []}, "No files."),
         ("short-id", 2, {"files": [["model.gguf", bytes(31)]]}, "A digest of 31 bytes."),
         ("name-bytes", 2, {"files": [[b"model.gguf", digest(1)]]}, "A name that is no text."),
@@ -99,6 +113,7 @@ def _documents(group: Group) -> None:
         ("unknown-field", 2, {**one, "size": 1}, "A field that is not in the CDDL."),
         ("no-files", 2, {}, "The one field is missing."),
         ("order", 3, {"files": many["files"][::-1]}, "Names in another order."),
+        ("order-utf16", 3, {"files": astral["files"][::-1]}, "The order of UTF-16 units, which is not that of bytes."),
         ("twice", 3, {"files": one["files"] * 2}, "One name twice."),
     )
     for name, rule, document, comment in faults:

@@ -1,4 +1,5 @@
-"""The decision table of replay, row by row. Row 8 is a checker's, which no replayer here has."""
+"""The decision table of replay, row by row. Rows 6 and 7 are in `replay_engine`, row 8 is a checker's, which no
+replayer here has."""
 
 from __future__ import annotations
 
@@ -97,7 +98,6 @@ def cases() -> Group:
     _row_1(table)
     _rows_2_to_4(table)
     _row_5(table)
-    _rows_6_and_7(table)
     _rows_9_and_11(table)
     _row_10(table)
     _row_12(table)
@@ -205,39 +205,9 @@ def _row_5(table: Table) -> None:
     stranger = replayer(backend_id="gguf/1.0/none/none/none/none")
     table.row("any-engine", "diverged 5 field=tokens_out", "No engine is needed to see it.", lying, by=stranger)
     silent = Serve(outcome={"tokens_in": None, "tokens_accepted": None, "tokens_delivered": None})
+    unheld = Serve(outcome={"weights_digest": WEIGHTS})
+    table.row("weights-unheld", "diverged 5 field=weights_digest", "Weights that the engine block has none of.", unheld)
     table.row("absent", MATCHED, "Counts that are absent claim nothing.", silent)
-
-
-def _rows_6_and_7(table: Table) -> None:
-    serve = gguf_serve()
-    for name, field, value, comment in (
-        ("backend", "backend_id", "gguf/1.1/0123456789abcdef/x86_64-avx2/cpu/none", "Another build."),
-        ("backend-told", "backend_id", f"told:{GGUF['backend_id']}", "The same, but only told."),
-        ("recipe", "recipe_id", "smollm2-360m", "Another model by name."),
-        ("weights", "weights_digest", digest(12), "Other weights."),
-        ("weights-absent", "weights_digest", None, "The replayer names no weights."),
-        ("settings", "settings", {"threads": 2}, "Another setting."),
-        ("settings-more", "settings", {"threads": 1, "flash": True}, "One setting more."),
-    ):
-        line = f"not-replayable 6 other-{name.partition('-')[0]}"
-        by = gguf_replayer()
-        by = {key: content for key, content in {**by, field: value}.items() if content is not None}
-        table.row(name, line, comment, serve, by=by)
-    unnamed = Serve(engine=GGUF)
-    table.row(
-        "weights-only-here", "not-replayable 6 other-weights", "The receipt names none.", unnamed, by=gguf_replayer()
-    )
-    planned = gguf_serve(engine={"blueprint_id": digest(13)})
-    table.row("blueprint", "not-replayable 6 other-blueprint", "It ran under a blueprint.", planned, by=gguf_replayer())
-    all_other = gguf_replayer(backend_id="x/1/none/none/none/none", recipe_id="x", settings={})
-    table.row("first", "not-replayable 6 other-backend", "The first of several that differ.", serve, by=all_other)
-    named = changed(HONEST.disclosure(), settings={"engine": "another"})
-    table.row("settings-disclosed", MATCHED, "The settings disclosed decide nothing.", disclosed=named)
-    unclaimed = Serve(engine={"deterministic": False})
-    table.row("not-claimed", "not-replayable 7 not-claimed", "The receipt claims no determinism.", unclaimed)
-    sampling = replayer(deterministic=False)
-    table.row("engine-samples", "not-replayable 7 engine-samples", "The engine has none for this.", by=sampling)
-    table.row("both", "not-replayable 7 not-claimed", "Neither has it.", unclaimed, by=sampling)
 
 
 def _rows_9_and_11(table: Table) -> None:
@@ -280,6 +250,8 @@ def _row_10(table: Table) -> None:
         "What opens is the serve, whatever its id.",
         disclosed=HONEST.disclosure(serve_id=bytes(16)),
     )
+    undelivered = Serve(outcome={"tokens_delivered": 2})
+    table.row("delivered-below", MATCHED, "Not all of it reached the client, who may have gone.", undelivered)
     weighed = gguf_serve(outcome={"weights_digest": WEIGHTS})
     table.row("weights", MATCHED, "Weights that are named and the same.", weighed, by=gguf_replayer())
     bare = Serve(engine=GGUF)
@@ -316,6 +288,11 @@ def _cut(table: Table) -> None:
     table.row("cut-not-given", f"{UNGIVEN} ending=cut", "Without an output.", cut, cut.disclosure(output=None))
     ended = replayer(decoding(IDS[:2], finish="stop", accepted=1))
     table.row("cut-at-end", f"{MATCHED} ending=cut", "The engine would have ended there.", cut, by=ended)
+    for name, ids, comment in (
+        ("cut-length", IDS[:3], "Beyond the cut the engine breaks its promise of a length: that is not looked at."),
+        ("cut-length-at-end", IDS[:2], "The same, at the cut."),
+    ):
+        table.row(name, f"{MATCHED} ending=cut", comment, cut, by=replayer(decoding(ids)))
     nothing = Serve(output=[], outcome={"finish": "cancelled"})
     table.row("cut-at-once", f"{MATCHED} ending=cut", "Before the first id.", nothing)
     other = replayer(decoding(OTHER_IDS))

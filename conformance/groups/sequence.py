@@ -41,6 +41,7 @@ def counting(receipts: list[Map], **fields: Any) -> Map:
 FIVE = chain(5)
 LATER = chain(3, first=4)
 FORKED = changed(FIVE[2], ended_ns=1)
+SKIPPING = changed(FIVE[2], prev=content_id("receipt", FIVE[0]))
 
 
 def sealed(value: Map) -> bytes:
@@ -60,17 +61,18 @@ GOOD: list[tuple[str, list[Map], str]] = [
 ]
 
 BAD: list[tuple[str, int, list[Map], str]] = [
-    ("two-stewards", 1, [*FIVE[:2], *chain(1, key=OTHER)], "A receipt of another steward."),
-    ("checkpoint-steward", 1, [*FIVE, counting(chain(2, key=OTHER))], "A checkpoint of another steward."),
+    ("two-stewards", 1, [*FIVE[:2], changed(FIVE[2], steward=OTHER.public)], "The third is of another steward."),
+    ("checkpoint-steward", 1, [*FIVE, counting(FIVE, steward=OTHER.public)], "A checkpoint of another steward."),
     ("fork", 2, [*FIVE[:3], FORKED], "Two receipts with one number."),
     ("twice", 2, [*FIVE[:3], FIVE[2]], "One receipt twice."),
     ("first-twice", 2, [FIVE[0], *FIVE[:2]], "The first receipt twice."),
     ("gap", 3, [FIVE[0], *FIVE[2:]], "The second is missing."),
     ("gap-later", 3, [*FIVE[:3], FIVE[4]], "The fourth is missing."),
+    ("gap-linked", 3, [FIVE[0], SKIPPING], "The second number is left out, and the link is right."),
     ("backwards", 3, FIVE[::-1], "All there, the last first."),
     ("swapped", 3, [FIVE[0], FIVE[2], FIVE[1], *FIVE[3:]], "All there, two of them in the wrong order."),
     ("prev", 4, [*FIVE[:2], changed(FIVE[2], prev=digest(99))], "The third names another one before it."),
-    ("prev-self", 4, [*FIVE[:2], changed(FIVE[2], prev=content_id("receipt", FIVE[0]))], "The third names the first."),
+    ("prev-self", 4, [*FIVE[:2], SKIPPING], "The third names the first."),
     ("prev-replaced", 4, [FIVE[0], changed(FIVE[1], ended_ns=1), FIVE[2]], "The second was replaced, the third kept."),
     ("checkpoint-more", 5, [*FIVE[:4], counting(FIVE)], "A checkpoint counts five, four are there."),
     ("checkpoint-head", 5, [*FIVE, counting(FIVE, head=digest(99))], "A checkpoint names another last one."),

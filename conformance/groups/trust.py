@@ -34,8 +34,10 @@ GOOD = (
     ("windows", f"{A} until={NOON}\n{A} from={LATER}\n", 1, "One key with two windows is one key."),
     ("same-line-twice", f"{A}\n{A}\n", 1, "One line twice."),
     ("spaces", f"{A}   from={NOON}  \n", 1, "Several spaces."),
+    ("tabs", f"\t{A}\tfrom={NOON} \tuntil={LATER}\t\n\t\n", 1, "Tabs do as spaces do."),
     ("leap-day", f"{A} from=2024-02-29T00:00:00Z\n", 1, "A day that is there every fourth year."),
     ("epoch", f"{A} from=1970-01-01T00:00:00Z\n", 1, "The first time that there is."),
+    ("last", f"{A} until=2262-04-11T23:47:16Z\n", 1, "The last second whose nanoseconds are at most 2^63-1."),
 )
 
 SHAPES = (
@@ -63,7 +65,7 @@ SHAPES = (
     ("hour-24", f"{A} from=2026-09-21T24:00:00Z", "Hours end at 23."),
     ("leap-second", f"{A} from=2016-12-31T23:59:60Z", "A leap second, which Unix time does not have."),
     ("before-1970", f"{A} from=1969-12-31T23:59:59Z", "Before Unix time."),
-    ("after-2262", f"{A} until=2262-04-12T00:00:00Z", "Beyond 2^63-1 nanoseconds."),
+    ("after-2262", f"{A} until=2262-04-11T23:47:17Z", "Beyond 2^63-1 nanoseconds."),
     ("spaced-equals", f"{A} from ={NOON}", "A space before the equals sign."),
     ("byte-order-mark", f"\ufeff{A}", "A byte order mark before the first key."),
     ("other-space", f"{A}\u00a0from={NOON}", "A space that is not the plain one."),

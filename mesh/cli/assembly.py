@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import note
-from mesh.cli.specs import EngineSpec, ReferenceSpec, VllmSpec
-from mesh.cli.starting import check_files, engine_pid, start_engine
+from mesh.cli.meters import open_meters
+from mesh.cli.specs import NO_METER, EngineSpec, MeterSpec
+from mesh.cli.starting import check_files, start_engine
 from mesh.cli.state import State
 from mesh.ledger import Ledger
-from mesh.meter.cpu_time import CpuTimeMeter
 from mesh.meter.metering import Metering
 from mesh.steward.steward import Steward
 
@@ -26,6 +27,7 @@ class Assembly:
     engines: list[ServingEngine]
     steward: Steward
     recovered: list[Sealed]
+    meter_notes: list[str]
 
     @property
     def engine(self) -> ServingEngine:
@@ -38,7 +40,7 @@ async def assembled(
     state: State,
     specs: Sequence[EngineSpec],
     *,
-    cpu_watts_u: int | None = None,
+    meter: MeterSpec = NO_METER,
     keep_ns: int | None = None,
     note: Callable[[str], None] = note,
 ) -> AsyncIterator[Assembly]:
@@ -65,29 +67,17 @@ async def assembled(
         async with AsyncExitStack() as running:
             engines = []
             for spec in specs:
-                engine = await start_engine(spec, cpu_watts_u=cpu_watts_u)
+                engine = await start_engine(spec, cpu_watts_u=meter.cpu_watts_u)
                 running.push_async_callback(engine.close)
                 engines.append(engine)
-            metering = Metering(_meters(specs, engines, cpu_watts_u))
+            opened = await open_meters(meter, list(zip(specs, engines, strict=True)), os.environ)
+            for one in opened.meters:
+                running.callback(one.close)
+            metering = Metering(opened.meters)
             running.callback(metering.close)
             metering.start()
             steward = Steward(key=key, ledger=ledger, metering=metering, keep_ns=keep_ns)
             recovered = await steward.recover()
             await steward.checkpoint()
             running.push_async_callback(steward.close)
-            yield Assembly(engines, steward, recovered)
-
-
-def _meters(
-    specs: Sequence[EngineSpec], engines: Sequence[ServingEngine], cpu_watts_u: int | None
-) -> list[CpuTimeMeter]:
-    """One for each engine whose processes are ours and nobody else's: a server of others has none here, and beside
-    other engines the reference engine's time cannot be told from that of their parent."""
-    if cpu_watts_u is None:
-        return []
-    return [
-        CpuTimeMeter(engine.recipe_id, engine_pid(engine), cpu_watts_u)
-        for spec, engine in zip(specs, engines, strict=True)
-        if not (isinstance(spec, VllmSpec) and spec.url is not None)
-        and not (isinstance(spec, ReferenceSpec) and len(specs) > 1)
-    ]
+            yield Assembly(engines, steward, recovered, opened.notes)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from mesh.errors import SchemaError, TrustFileError
-from mesh.schema.ids import ContentId, steward_from_text
-from mesh.schema.trust import time_from_text
 
 
 def add_caveat_flags(parser: argparse.ArgumentParser) -> None:
@@ -47,10 +45,27 @@ def whole(text: str) -> int:
     return int(text)
 
 
-digest = _reader(lambda text: bytes(ContentId.from_text(text)))
-steward = _reader(steward_from_text)
-moment = _reader(time_from_text)
-_recipe = _reader(lambda text: bytes(ContentId.from_text(text)) if text.startswith("b3:") else text)
+# What reads them is imported when it is needed: a command's flags are declared whichever command runs.
+def _digest(text: str) -> bytes:
+    from mesh.schema.ids import ContentId
+
+    return bytes(ContentId.from_text(text))
+
+
+def _steward(text: str) -> bytes:
+    from mesh.schema.ids import steward_from_text
+
+    return steward_from_text(text)
+
+
+def _moment(text: str) -> int:
+    from mesh.schema.trust import time_from_text
+
+    return time_from_text(text)
+
+
+digest, steward, moment = _reader(_digest), _reader(_steward), _reader(_moment)
+_recipe = _reader(lambda text: _digest(text) if text.startswith("b3:") else text)
 
 _LISTS = (
     ("model-in", "b3:HEX", digest, "weights digests, as `mesh weights` prints them"),

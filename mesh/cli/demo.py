@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mesh.cli.console import emit, note, say, stream_out
 from mesh.cli.engines import PACKAGED, packaged_model, watts_u
 from mesh.cli.exits import DIVERGED
-from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec
+from mesh.cli.specs import EngineSpec, GgufSpec, MeterSpec, ReferenceSpec
 from mesh.errors import MeshError, UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ async def _demo(spec: EngineSpec, cpu_watts_u: int, folder: Path, question: str,
     began = time.monotonic()
     if not isinstance(spec, ReferenceSpec):
         note("loading the model and measuring whether it is deterministic ...")
-    async with assembled(State(folder), [spec], cpu_watts_u=cpu_watts_u) as mesh:
+    async with assembled(State(folder), [spec], meter=MeterSpec(cpu_watts_u)) as mesh:
         gateway = Gateway(mesh.steward, [mesh.engine], GatewayConfig())
         port = await gateway.start("127.0.0.1", 0)
         try:

@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.console import counted, emit, note, printable, say
+from mesh.cli import receipts_energy
+from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import positive
+from mesh.cli.entries import opened
 from mesh.cli.exits import ACCEPTED
 from mesh.cli.newfile import write_new
 from mesh.cli.state import add_state_flag, state_of
+from mesh.cli.tables import print_table, table_of
 from mesh.errors import NotFound, SchemaError, UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ _ID_HELP = "a receipt id (b3:...), a serve's UUID, or a seq"
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("receipts", help="list, show or export the receipts of a ledger")
+    parser = commands.add_parser("receipts", help="list, show, export or add up the receipts of a ledger")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     listing = actions.add_parser("list", help="the newest receipts, or all")
@@ -51,7 +54,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     exporting.add_argument("--out", required=True, metavar="PATH", help="where to; must not exist")
     exporting.set_defaults(run=run_export)
 
-    for action in (listing, showing, exporting):
+    for action in (listing, showing, exporting, receipts_energy.add(actions)):
         add_state_flag(action)
         action.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -132,13 +135,6 @@ def find(reader: LedgerReader, text: str) -> Entry:
     return entry
 
 
-def opened(entry: Entry, steward: bytes) -> Sealed:
-    """The receipt in a ledger's row, checked against the ledger's own key. Raises EnvelopeError, UntrustedSteward."""
-    from mesh.schema.envelope import RECEIPT_TYPE, verify
-
-    return verify(entry.envelope, RECEIPT_TYPE, (steward,))
-
-
 def _export_all(reader: LedgerReader, out: str) -> int:
     from mesh.cli.evidence import ARCHIVE_SUFFIX, ENVELOPE_SUFFIX
 
@@ -168,20 +164,8 @@ def _export_all(reader: LedgerReader, out: str) -> int:
 
 
 def _print_table(found: list[Sealed]) -> None:
-    from rich.console import Console
-    from rich.measure import Measurement
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("seq", "ended", "model", "finish", "in", "out", "energy", "serve"):
-        table.add_column(heading, justify="right" if heading in ("seq", "in", "out") else "left", overflow="fold")
-    for sealed in found:
-        table.add_row(*(Text(printable(cell)) for cell in _cells(sealed)))
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:  # a file or a pipe has no width: lines are as long as they are
-        console.width = max(80, Measurement.get(console, console.options.update(width=10_000), table).maximum)
-    console.print(table)
+    headings = ("seq", "ended", "model", "finish", "in", "out", "energy", "serve")
+    print_table(table_of(headings, map(_cells, found), right=("seq", "in", "out")))
 
 
 def _cells(sealed: Sealed) -> tuple[str, ...]:

@@ -28,7 +28,8 @@ from mesh.cli.engines import (
 from mesh.cli.exits import ACCEPTED, USAGE
 from mesh.cli.granted import Granted
 from mesh.cli.logs import FORMATS, to_stderr
-from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
+from mesh.cli.meter_flags import FLAGS, add_gpus_flag, add_meter_flags, configured, flagged, with_gpus
+from mesh.cli.specs import EngineSpec, GgufSpec, MeterSpec, ReferenceSpec, VllmSpec
 from mesh.cli.state import State, add_state_flag, state_of
 from mesh.errors import UsageError
 
@@ -66,6 +67,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object once it serves, or of the check")
     add_state_flag(parser)
     add_engine_flags(parser, required=False)
+    add_gpus_flag(parser)
+    add_meter_flags(parser)
     parser.set_defaults(run=run)
 
 
@@ -79,7 +82,7 @@ def port(text: str) -> int:
 class _Plan:
     state: State
     specs: list[EngineSpec]
-    cpu_watts_u: int | None
+    meter: MeterSpec
     gateway: GatewayConfig
     keys: list[str]
     keep_ns: int | None
@@ -106,17 +109,24 @@ def _check(plan: _Plan, *, as_json: bool) -> int:
         *(fault for one in backends for fault in one.faults),
     ]
     where = f"{_bracketed(plan.gateway.host)}:{plan.gateway.port}"
-    watts = None if plan.cpu_watts_u is None else Decimal(plan.cpu_watts_u) / 1_000_000
+    watts = None if plan.meter.cpu_watts_u is None else Decimal(plan.meter.cpu_watts_u) / 1_000_000
     days = None if plan.keep_ns is None else plan.keep_ns // _DAY_NS
     if as_json:
         told = {"listen": where, "state": str(plan.state.root), "keys": len(plan.keys), "kept_days": days}
-        meter = None if watts is None else f"{watts.normalize():f}"
-        emit({**told, "cpu_watts": meter, "backends": [one.to_map() for one in backends], "faults": faults})
+        told["cpu_watts"] = None if watts is None else f"{watts.normalize():f}"
+        told["meters"] = plan.meter.names
+        emit({**told, "backends": [one.to_map() for one in backends], "faults": faults})
     else:
         keys = f"for {counted(len(plan.keys), 'key')}" if plan.keys else "without keys"
         say(f"listens on {where} {keys}")
         say(f"state in {plan.state.root}" + ("" if plan.state.key.exists() else ", with a key that is yet to be made"))
-        say("energy: no meter" if watts is None else f"energy: cpu time at {watts.normalize():f} W, modelled")
+        if plan.meter.empty:
+            say("energy: no meter")
+        for name in plan.meter.names:
+            say(
+                "energy: "
+                + (f"cpu time at {watts.normalize():f} W, modelled" if watts and name == "cpu-time" else name)
+            )
         say(
             "prompts and answers are not kept"
             if days is None
@@ -137,13 +147,11 @@ def _plan(args: argparse.Namespace) -> _Plan:
         if kind_of(args) is None:
             raise UsageError("name an engine (--gguf FILE, --vllm URL or --reference) or a --config")
         keep_ns = None if args.keep_days is None else args.keep_days * _DAY_NS
+        spec, meter = with_gpus(spec_of(args), args.gpus), flagged(args, cpu_watts_u=args.cpu_watts)
         granted = Granted(tuple(args.issuer or ()), args.revoked)
-        return _Plan(
-            state_of(args), [spec_of(args)], args.cpu_watts, _overridden(GatewayConfig(), args), [], keep_ns, [], [],
-            granted,
-        )  # fmt: skip
+        return _Plan(state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns, [], [], granted)
     given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]
-    given += [flag for flag in ("keep_days", "issuer", "revoked") if getattr(args, flag) is not None]
+    given += [flag for flag in ("keep_days", "issuer", "revoked", *FLAGS) if getattr(args, flag) is not None]
     if given:
         names = ", ".join(map(spelled, given))
         raise UsageError(f"--config says which engine, meter and disclosures; {names} does not go with it")
@@ -152,7 +160,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
     state = State(base / config.state.dir) if args.state is None else state_of(args)
     specs = [_backend_spec(backend, base) for backend in config.backend]
     return _Plan(
-        state, specs, config.meter.cpu_watts_u, _overridden(config.gateway, args), config.auth.keys,
+        state, specs, configured(config.meter, base), _overridden(config.gateway, args), config.auth.keys,
         config.disclosures.keep_ns, [Route(tuple(backend.aliases), backend.queue) for backend in config.backend],
         config.cors.origins, _granted(config.grants, base),
     )  # fmt: skip
@@ -174,6 +182,9 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
     def path(name: str | None) -> Path | None:
         return None if name is None else base / name
 
+    def cards(gpus: list[int | str] | None) -> tuple[int | str, ...] | None:
+        return None if gpus is None else tuple(gpus)
+
     match backend.kind:
         case "reference":
             return ReferenceSpec(backend.name, slots=backend.slots, context=backend.context_tokens)
@@ -189,13 +200,13 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
                 backend.url, name=backend.name, model=backend.model, slots=backend.slots,
                 weights=path(backend.weights), tokenizer=path(backend.tokenizer),
                 chat_template=path(backend.chat_template), dtype=backend.dtype, device=backend.device,
-                key_file=path(backend.key_file),
+                key_file=path(backend.key_file), gpus=cards(backend.gpus),
             )  # fmt: skip
         case "vllm-managed":
             return VllmSpec(
                 None, name=backend.name, slots=backend.slots, weights=base / backend.weights,
                 tokenizer=path(backend.tokenizer), chat_template=path(backend.chat_template), device=backend.device,
-                executable=backend.executable, flags=tuple(backend.flags),
+                executable=backend.executable, flags=tuple(backend.flags), gpus=cards(backend.gpus),
             )  # fmt: skip
 
 
@@ -230,7 +241,7 @@ async def _serve_on(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
-    async with assembled(plan.state, plan.specs, cpu_watts_u=plan.cpu_watts_u, keep_ns=plan.keep_ns, note=note) as mesh:
+    async with assembled(plan.state, plan.specs, meter=plan.meter, keep_ns=plan.keep_ns, note=note) as mesh:
         gateway = Gateway(
             mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, authenticators=authenticators,
             routes=plan.routes, origins=plan.origins,
@@ -250,8 +261,11 @@ async def _serve_on(
             if plan.keep_ns is not None:
                 days = counted(plan.keep_ns // _DAY_NS, "day")
                 note(f"prompts and answers are kept for {days}, to be disclosed to their callers")
-            if plan.cpu_watts_u is None:
-                note("energy: no meter; --cpu-watts gives a modelled figure")
+            if plan.meter.empty:
+                note("energy: no meter; --meter measures, --cpu-watts gives a modelled figure")
+            else:
+                for line in mesh.meter_notes:
+                    note(line)
             models = gateway.backends.names
             note(f"serving {', '.join(models)} on {url}/v1, steward {steward}")
             if as_json:

@@ -50,10 +50,33 @@ class VllmSpec:
     executable: str = "vllm"
     flags: tuple[str, ...] = field(default=())
     margins: bool = False
+    gpus: tuple[int | str, ...] | None = None  # this machine's cards that it computes on; None where nobody said
 
 
 # The words for what only the operator knows of a vLLM server; `VllmConfig` refuses others.
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda", "rocm", "xpu", "tpu", "hpu")
 
+
+@dataclass(frozen=True, slots=True)
+class MeterSpec:
+    """What is to be metered. `rapl` is the powercap tree; `nvml` is `all` or cards by number or UUID; None is not."""
+
+    cpu_watts_u: int | None = None
+    rapl: Path | None = None
+    rapl_boundary: str = "package+dram"
+    nvml: str | tuple[int | str, ...] | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self.names
+
+    @property
+    def names(self) -> list[str]:
+        """The meters that are asked for."""
+        asked = {"rapl": self.rapl, "nvml": self.nvml, "cpu-time": self.cpu_watts_u}
+        return [name for name, value in asked.items() if value is not None]
+
+
+NO_METER = MeterSpec()
 EngineSpec = ReferenceSpec | GgufSpec | VllmSpec

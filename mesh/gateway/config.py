@@ -2,12 +2,13 @@
 
 [gateway]            host, port, default_max_tokens, queue, drain_s and other bounds
 [state]              dir: the signing key and the ledger
-[meter]              cpu_watts: watts of one busy core, for the modelled figure; left out, there is none
+[meter]              rapl: true, or the powercap tree; rapl_boundary; nvml: "all", or cards by number or UUID;
+                     cpu_watts: watts of one busy core, for a modelled figure; all left out, there is none
 [disclosures]        keep, days: whether prompts and answers are kept so that they can be disclosed later
 [auth]               keys: BLAKE3 digests ("b3:...") of the bearer tokens that are let in
 [cors]               origins: web pages of others that may use the server from a browser
 [grants]             issuers: whose grants are let in; revoked: a file of blocks that are not; leeway_s
-[[backend]]          kind = "gguf" (path, name, slots, ...), "vllm" (url, weights, dtype, ...), "vllm-managed" (weights,
+[[backend]]          kind = "gguf" (path, name, slots, ...), "vllm" (url, weights, gpus, ...), "vllm-managed" (weights,
                      flags, ...) or "reference"; clients choose one by its name, or any of those that
                      share one of its aliases; queue
 """
@@ -82,7 +83,14 @@ def _decimal(value: Any) -> Any:
     return Decimal(value) if type(value) is int else value
 
 
+# A card by its number along the bus, or by its UUID or the beginning of one.
+Gpu = Annotated[int, Field(ge=0, le=1023)] | Annotated[str, Field(min_length=1, max_length=80)]
+
+
 class MeterConfig(_Table):
+    rapl: bool | Annotated[str, Field(min_length=1)] = False
+    rapl_boundary: Literal["package+dram", "package", "psys"] = "package+dram"
+    nvml: Literal["all"] | Annotated[list[Gpu], Field(min_length=1, max_length=64)] | None = None
     cpu_watts: Annotated[Decimal, BeforeValidator(_decimal), Field(gt=0, le=1_000_000)] | None = None
 
     @field_validator("cpu_watts")
@@ -188,6 +196,7 @@ class _VllmBackend(_Backend):
     tokenizer: _Text | None = None  # a folder, where the tokenizer is not in that of the weights
     chat_template: _Text | None = None
     device: Literal["cpu", "cuda", "rocm", "xpu", "tpu", "hpu"] | None = None
+    gpus: Annotated[list[Gpu], Field(max_length=64)] | None = None  # this machine's cards that it computes on
 
 
 class VllmBackend(_VllmBackend):

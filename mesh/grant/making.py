@@ -10,7 +10,7 @@ from mesh.grant.block import NO_PARENT, Block, GrantBlock, closing_signed, seal_
 from mesh.grant.chain import Chain, Grant, verify_unvouched
 from mesh.schema.canonical import decode_map, encode
 from mesh.schema.envelope import SigningKey
-from mesh.schema.limits import MAX_GRANT_BYTES
+from mesh.schema.limits import MAX_PAYLOAD_BYTES
 from mesh.schema.receipt import VERSION
 
 Random = Callable[[int], bytes]
@@ -43,7 +43,7 @@ def close(chain: Chain) -> bytes:
 
 def _plain(caveats: Mapping[str, Any]) -> dict[str, Any]:
     """As a reader will find them: content ids are byte strings there. Raises EncodingError for what has no encoding."""
-    return decode_map(encode(dict(caveats)), max_bytes=MAX_GRANT_BYTES)
+    return decode_map(encode(dict(caveats)), max_bytes=MAX_PAYLOAD_BYTES)
 
 
 def _bearer(chain: Chain) -> SigningKey:

@@ -6,21 +6,14 @@ core draws, and stand in the receipt's method: `cpu-time@15W`.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-
-import psutil
+from collections.abc import Callable, Sequence
 
 from mesh.errors import MeterError
+from mesh.meter.process_tree import TICKS_PER_S, process_tree
 from mesh.meter.protocol import Domain, Reading
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _ATTEMPTS = 3
-
-# A process as this meter sees it: when it started (tells a reused pid apart) and its clock ticks, user + system, its
-# own and those of the children that it waited for.
-_Process = tuple[int, int]
 
 
 class CpuTimeMeter:
@@ -28,8 +21,10 @@ class CpuTimeMeter:
     millionths of a watt, per busy core. Raises MeterError for watts that are no estimate of anything.
 
     The counter never falls: what a process that left the tree had counted stays counted. A restart or a lost process
-    is a gap in the readings, since its last moments went unseen.
+    is a gap in the readings, since its last moments went unseen: the more seldom the looks, the longer the gap.
     """
+
+    interval_ns = 100_000_000
 
     def __init__(
         self,
@@ -47,10 +42,11 @@ class CpuTimeMeter:
         self._domain = Domain(
             name=f"cpu-time:{recipe_id}",
             method=f"cpu-time@{watts(watts_u)}W",
-            resolution_ns=10**9 // _TICKS_PER_S,
+            resolution_ns=10**9 // TICKS_PER_S,
             engines=frozenset({recipe_id}),
             modelled=True,
         )
+        self._tree = process_tree()
         self._root: tuple[int, int] | None = None  # pid and start of the process that is followed
         self._left = 0  # ticks of what is no longer in the tree
         self._seen = 0  # ticks of the tree at the latest reading
@@ -61,17 +57,17 @@ class CpuTimeMeter:
     def read(self) -> Sequence[Reading]:
         at_ns = self._now_ns()
         pid = self._pid()
-        tree = None if pid is None else _tree(pid)
+        tree = None if pid is None else self._tree.look(pid)
         if pid is None or tree is None:
             return (Reading(self._domain.name, at_ns, None, "no-process"),)
         gap = self._follow(pid, tree)
-        uj = (self._left + self._seen) * self._watts_u // _TICKS_PER_S
+        uj = (self._left + self._seen) * self._watts_u // TICKS_PER_S
         return (Reading(self._domain.name, at_ns, uj, gap=gap),)
 
     def close(self) -> None:
-        """Nothing is held open between readings."""
+        self._tree.close()
 
-    def _follow(self, pid: int, tree: _Process) -> bool:
+    def _follow(self, pid: int, tree: tuple[int, int]) -> bool:
         """Count the tree; whether something was lost on the way."""
         started, ticks = tree
         gap = False
@@ -85,7 +81,7 @@ class CpuTimeMeter:
             for _ in range(_ATTEMPTS):
                 if ticks >= self._seen:
                     break
-                again = _tree(pid)
+                again = self._tree.look(pid)
                 if again is None or again[0] != started:
                     break
                 ticks = again[1]
@@ -101,78 +97,3 @@ def watts(watts_u: int) -> str:
     sign = "-" if watts_u < 0 else ""
     whole, part = divmod(abs(watts_u), 1_000_000)
     return f"{sign}{whole}.{part:06d}".rstrip("0").rstrip(".")
-
-
-def _tree(pid: int) -> _Process | None:
-    """The living process tree as one, None where its root is gone. Parents are read before their children, so that a
-    child waited for in between is missed and not counted twice."""
-    root = _process(pid)
-    if root is None:
-        return None
-    started, ticks = root
-    seen = {pid}
-    queue = [pid]
-    while queue:
-        for child in _children(queue.pop()):
-            if child in seen:
-                continue
-            seen.add(child)
-            process = _process(child)
-            if process is not None:
-                ticks += process[1]
-                queue.append(child)
-    return started, ticks
-
-
-def _content(path: str) -> bytes:
-    """A small file whole. These are read twenty times a second for months; `open` costs three times as much."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        content = b""
-        while chunk := os.read(descriptor, 4096):
-            content += chunk
-        return content
-    finally:
-        os.close(descriptor)
-
-
-def process_from_proc(pid: int) -> _Process | None:
-    """From /proc: whole ticks, in one read. None where there is no such process, or only its remains."""
-    try:
-        # The command may hold spaces and brackets; the fields after its last bracket are numbered from 3.
-        fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        return None if fields[0] in (b"X", b"x") else (int(fields[19]), sum(map(int, fields[11:15])))
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def children_from_proc(pid: int) -> Iterator[int]:
-    """From /proc: each thread's children, without a walk over all processes of the machine."""
-    try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            yield from map(int, _content(f"/proc/{pid}/task/{task}/children").split())
-    except (OSError, ValueError):
-        return
-
-
-def process_from_psutil(pid: int) -> _Process | None:
-    """The same where there is no /proc."""
-    try:
-        process = psutil.Process(pid)
-        times = process.cpu_times()
-        seconds = times.user + times.system + getattr(times, "children_user", 0) + getattr(times, "children_system", 0)
-        return round(process.create_time() * _TICKS_PER_S), round(seconds * _TICKS_PER_S)
-    except psutil.Error:
-        return None
-
-
-def children_from_psutil(pid: int) -> Iterator[int]:
-    """The same where the kernel does not list children."""
-    try:
-        yield from (child.pid for child in psutil.Process(pid).children())
-    except psutil.Error:
-        return
-
-
-_process = process_from_proc if os.path.exists("/proc/self/stat") else process_from_psutil
-_children = children_from_proc if os.path.exists(f"/proc/self/task/{os.getpid()}/children") else children_from_psutil

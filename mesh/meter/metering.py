@@ -14,10 +14,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mesh.meter.allocation import Allocation, EpochTotals, absent
+from mesh.meter.clock import Sleep, boottime_beside
 from mesh.meter.protocol import EnergyMeter, Reading
 from mesh.schema.energy import Energy
 
@@ -29,6 +30,14 @@ PATIENCE_S = 5.0  # a driver that hangs longer costs the serve its figure, not i
 _log = logging.getLogger(__name__)
 
 
+class _Late:
+    """No reading came in time."""
+
+
+_LATE = _Late()
+_Figure = Energy | _Late | None
+
+
 @dataclass(slots=True)
 class _Ask:
     """`future` gets the Energy of an `end`, None of a `begin`; a `discard` has nobody waiting."""
@@ -38,15 +47,16 @@ class _Ask:
     at_ns: int
     domains: tuple[str, ...] = ()
     keep: bool = True
-    future: asyncio.Future[Energy | None] | None = None
+    future: asyncio.Future[_Figure] | None = None
     guard_until_ns: int = 0
 
 
-_Answer = tuple["asyncio.Future[Energy | None]", Energy | None]
+_Answer = tuple["asyncio.Future[_Figure]", "_Figure"]
 
 
 class Metering:
-    """Energy per serve over all meters. `interval_s` between polls while serves run; `random` gives the epoch ids.
+    """Energy per serve over all meters. `interval_s` between polls while serves run, where it is not what the
+    meters want; `random` gives the epoch ids.
 
     Raises MeterError where the meters' domains cannot stand in one receipt. Owns the meters: `close` closes them.
     Without meters there is no thread, and every figure is absent with reason `no-meter`.
@@ -56,13 +66,16 @@ class Metering:
         self,
         meters: Sequence[EnergyMeter],
         *,
-        interval_s: float = 0.05,
+        interval_s: float | None = None,
         random: Callable[[int], bytes] = os.urandom,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        boottime_ns: Callable[[], int] | None = None,
     ) -> None:
         self._meters = [(meter, tuple(meter.domains())) for meter in meters]
-        self._interval_s = interval_s
+        shortest_ns = min((meter.interval_ns for meter in meters), default=0)
+        self._interval_s = shortest_ns / 1e9 if interval_s is None else interval_s
         self._now_ns = monotonic_ns
+        self._sleep = Sleep(boottime_ns or boottime_beside(monotonic_ns))  # the thread's own
         self._allocation = Allocation((domain for _, domains in self._meters for domain in domains), lambda: random(16))
         self._books = threading.Lock()  # guards the allocation; held for microseconds, never while a meter is read
         self._wake = threading.Condition()  # guards what follows
@@ -163,19 +176,24 @@ class Metering:
         since = self._reading_since
         return "meter-late" if since is not None and time.monotonic() - since > PATIENCE_S else None
 
-    async def _ask(self, ask: _Ask) -> Energy | _Late | None:
-        ask.future = asyncio.get_running_loop().create_future()
+    async def _ask(self, ask: _Ask) -> _Figure:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_Figure] = loop.create_future()
+        ask.future = future
         self._put(ask)
+        # not asyncio.timeout: two of those cost more than everything else in here
+        late = loop.call_later(PATIENCE_S, _resolve, [(future, _LATE)])
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await ask.future
-        except TimeoutError:
-            self._put(_Ask("discard", ask.serve_id, ask.at_ns))
-            return _LATE
+            answer = await future
         except asyncio.CancelledError:
             # Whoever asked is gone: an open share would thin out everyone else's for ever.
             self._put(_Ask("discard", ask.serve_id, ask.at_ns))
             raise
+        finally:
+            late.cancel()
+        if answer is _LATE:
+            self._put(_Ask("discard", ask.serve_id, ask.at_ns))
+        return answer
 
     def _put(self, ask: _Ask) -> None:
         with self._wake:
@@ -231,6 +249,9 @@ class Metering:
                     self._broken.add(index)
                     _log.exception("meter %s: read failed", type(meter).__name__)
                 readings += [Reading(domain.name, now_ns, None, "meter-failed") for domain in domains]
+        if self._sleep.slept(now_ns):
+            # counters may have gone on or stood while the machine slept: nobody saw
+            readings = [reading if reading.uj is None else replace(reading, gap=True) for reading in readings]
         return readings
 
     def _settle(self, asks: list[_Ask], now_ns: int) -> list[_Answer]:
@@ -239,9 +260,10 @@ class Metering:
         done: list[_Answer] = []
 
         def finish(ask: _Ask, *, guarded: bool) -> None:
-            energy = absent("abandoned")
             if ask.serve_id in allocation:
                 energy = allocation.end(ask.serve_id, ask.at_ns, keep=ask.keep, guarded=guarded)
+            else:
+                energy = absent("abandoned")
             if ask.future is not None:
                 done.append((ask.future, energy))
 
@@ -273,13 +295,6 @@ class Metering:
         return done
 
 
-class _Late:
-    """No reading came in time."""
-
-
-_LATE = _Late()
-
-
 def _deliver(done: list[_Answer]) -> None:
     """Resolve futures on their own loops, one call into each."""
     loops: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
@@ -291,7 +306,7 @@ def _deliver(done: list[_Answer]) -> None:
             loop.call_soon_threadsafe(_resolve, batch)
 
 
-def _resolve(batch: list[_Answer]) -> None:
+def _resolve(batch: Sequence[_Answer]) -> None:
     for future, energy in batch:
         if not future.done():
             future.set_result(energy)

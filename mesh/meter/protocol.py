@@ -64,7 +64,12 @@ class Reading:
 
 class EnergyMeter(Protocol):
     """A set of counters. The domains are the same for as long as the meter lives: a device that goes away, or was never
-    readable, stays a domain whose readings carry a reason."""
+    readable, stays a domain whose readings carry a reason.
+
+    `interval_ns` is how often it wants to be read while serves run: what a serve began and ended with is read anew
+    anyway, so a counter that cannot lose anything in between may be looked at seldom."""
+
+    interval_ns: int
 
     def domains(self) -> Sequence[Domain]: ...
 

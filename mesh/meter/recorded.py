@@ -87,10 +87,39 @@ def parse_log(data: bytes) -> MeterLog:
     return MeterLog(tuple(domains.values()), tuple(readings))
 
 
+def log_lines(domains: Sequence[Domain]) -> list[bytes]:
+    """The beginning of a log: the format and the domains."""
+    lines: list[dict[str, Any]] = [{"v": FORMAT}]
+    for domain in domains:
+        fields: dict[str, Any] = {"domain": domain.name, "method": domain.method}
+        fields |= {"resolution_ns": domain.resolution_ns, "modelled": domain.modelled}
+        if domain.engines is not None:
+            fields["engines"] = sorted(domain.engines)
+        lines.append(fields)
+    return [_line(fields) for fields in lines]
+
+
+def reading_line(reading: Reading, *, not_before_ns: int = 0) -> bytes:
+    """A reading as a log has it. Those of one look may be older than what was written before: `not_before_ns`."""
+    fields: dict[str, Any] = {"at_ns": max(reading.at_ns, not_before_ns), "domain": reading.domain}
+    if reading.uj is None:
+        fields["reason"] = reading.reason if is_reason(reading.reason) else "meter-unreadable"
+    else:
+        fields["uj"] = reading.uj
+        fields |= {mark: True for mark in ("reset", "gap") if getattr(reading, mark)}
+    return _line(fields)
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
 class RecordedMeter:
     """Plays a log back. The first `read` is the log's first instant; later ones give, per domain, the latest reading
     up to then, with its own time moved onto the playback clock. After the end each domain is unreadable, `log-ended`.
     """
+
+    interval_ns = 50_000_000
 
     def __init__(self, log: MeterLog, *, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._log = log

@@ -123,6 +123,12 @@ key backup --state state --out new-key                                | 0  | cop
 key backup --state state --out good.cbor                              | 3  | good.cbor: exists already
 key backup --state state                                              | 2  | --out
 
+meter                                                                 | 2  | ACTION
+meter probe                                                           | 0  | rapl
+meter probe --meter volts                                             | 2  | --meter
+meter record --out new-log --seconds 1                                | 0  | readings of
+meter record --out good.cbor --seconds 1                              | 3  | good.cbor: file exists
+
 grant                                                                 | 2  | ACTION
 grant issue --key state/key --max-tokens 9                            | 0  | mg1_
 grant issue --key state/key --max-tokens 9 --out new-grant            | 0  | written to new-grant
@@ -160,7 +166,24 @@ weights digest empty                                                  | 10 | emp
 weights digest garbage                                                | 10 | garbage: magic
 weights digest                                                        | 2  | PATH
 
+meter                                                                 | 2  | ACTION
+meter probe --meter rapl=none                                         | 0  | no-powercap
+meter probe --meter rapl=folder                                       | 0  | no-zones
+meter probe --meter sun                                               | 2  | --meter sun: expected rapl or nvml
+meter watch --pid 1                                                   | 2  | --pid and --cpu-watts go together
+meter record --out new-log --meter rapl=none --seconds 1              | 0  | written to new-log
+meter record --out good.cbor --meter rapl=none --seconds 1            | 3  | good.cbor: file exists
+meter record                                                          | 2  | --out
+
+receipts energy --state state                                         | 0  | absent
+receipts energy --state none                                          | 3  | none: no ledger here
+receipts energy --state damaged                                       | 10 | damaged/ledger.sqlite
+receipts energy --state state --by weather                            | 2  | --by
+
 serve                                                                 | 2  | --gguf FILE, --vllm URL or --reference
+serve --reference --meter rapl --cpu-watts 5                          | 2  | both count
+serve --reference --gpus 0                                            | 2  | --gpus
+serve --config unknown.toml --meter rapl                              | 2  | --meter does not go with it
 serve --gguf none --state new-state-1 --port 0                        | 3  | none: no such file or directory
 serve --gguf folder --state new-state-2 --port 0                      | 10 | folder: no .gguf file
 serve --gguf empty --state new-state-3 --port 0                       | 10 | empty: magic

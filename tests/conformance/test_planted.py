@@ -14,9 +14,10 @@ from conformance.client import Client
 from conformance.regenerate import VECTORS
 from conformance.runner import Reply, run
 from mesh.errors import SignatureError
+from mesh.grant import block, chain
 from mesh.ledger import sequence
 from mesh.replay import claim, replayer
-from mesh.schema import canonical, energy, envelope, keys, receipt, request, trust
+from mesh.schema import canonical, cose, energy, envelope, keys, receipt, request, trust
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -63,10 +64,10 @@ PLANTED = [
     (client, "opening_key", "commitment", lambda seed: seed),
     (request, "itertools", "request 3", SimpleNamespace(pairwise=by(()))),
     (energy, "_WITHOUT_FIGURE", "energy 5", frozenset({"absent"})),
-    (receipt, "_check_backend_id", "receipt 2", nothing),
+    (receipt, "check_backend_id", "receipt 2", nothing),
     (canonical, "key_order", "encoding 5", str),
     (envelope, "_check_unprotected", "envelope 3", nothing),
-    (envelope, "_holds_tag", "envelope 1", by(False)),
+    (cose, "_holds_tag", "envelope 1", by(False)),
     (envelope, "verify_signature", "envelope 5", nothing),
     (nacl.bindings, "crypto_sign_open", "envelope 5", reduced),
     (trust, "check_public_key", "trust 3", nothing),
@@ -81,8 +82,21 @@ PLANTED = [
     (replayer, "_row_6", "replay 6", by(None)),
     (replayer, "_REFERENCE", "replay 14", "nothing/"),
     (client, "VOCABULARY", "engines", 32_001),
+    (chain, "only", "grants 5", lambda expected: nothing),
+    (block, "verify_signature", "grants 7", nothing),
+    (block, "check_caveats", "grants 8", nothing),
+    (chain, "verify_signature", "grants 9", nothing),
+    (chain.Chain, "check_issuer", "grants 6", nothing),
 ]
-GROUP_OF = {"engines": "reference", "trust": "trust", "envelope": ""}
+GROUP_OF = {"grants": "grant", "engines": "reference", "trust": "trust", "envelope": ""}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered():
+    """Headers that were read with a fault planted must not be known to whoever reads without one."""
+    envelope._read_header.cache_clear()
+    yield
+    envelope._read_header.cache_clear()
 
 
 @pytest.mark.parametrize(

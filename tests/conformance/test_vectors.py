@@ -23,11 +23,12 @@ RULES = {
     "disclosure": ("disclosure", 2),
     "envelope": ("envelope", 3),
     "weights": ("weights", 2),
+    "grant": ("grant", 2),
     "settings": ("settings", None),
 }
 SHAPED = [case for case in all_cases() if case.op in RULES]
 # What the CDDL says in a comment, since CDDL cannot.
-ONLY_IN_WORDS = {"disclosure/settings-long"}
+ONLY_IN_WORDS = {"disclosure/settings-long", "grant/schema-no-end", "grant/schema-both-ends"}
 
 
 @pytest.mark.parametrize("group", sorted({question.id.partition("/")[0] for question in QUESTIONS}))
@@ -49,7 +50,7 @@ def test_client_prints_what_it_answers(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert main(["receipt", "input.cbor"]) == 10
     assert capsys.readouterr().out == "reject schema\n"
     assert main(["features"]) == 0
-    assert capsys.readouterr().out == "reference\nreplay\n"
+    assert capsys.readouterr().out == "reference\nreplay\ngrant\n"
 
 
 def fits(case: Case) -> bool:

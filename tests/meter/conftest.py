@@ -4,7 +4,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import pynvml
 import pytest
+
+from tests.support.nvml import StubHost, stub_host
 
 # Obeys one line at a time and answers each with one line once it is done.
 WORKER = """
@@ -67,3 +70,13 @@ def another_worker() -> Iterator[Worker]:
     worker = Worker()
     yield worker
     worker.end()
+
+
+@pytest.fixture
+def nvml() -> Iterator[StubHost]:
+    """A driver with no card, to be changed; afterwards there is no driver."""
+    host = stub_host()
+    host.clear()
+    yield host
+    assert host.open <= 0, "a meter was not closed"
+    host.clear(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)

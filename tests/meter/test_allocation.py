@@ -27,7 +27,7 @@ def at(seconds: float, **counts: int | None) -> list[Reading]:
     return [Reading(name, int(seconds * S), uj) for name, uj in counts.items()]
 
 
-def test_two_overlapping_serves_share_what_was_counted_and_not_more() -> None:
+def test_two_overlapping_serves_share_what_was_counted_and_not_more() -> None:  # EN-10 a
     allocation = books(GPU)  # 120 W: A from 0 to 10 s, B from 5 s on
     allocation.tick(at(0, gpu0=0))
     allocation.begin(A, ["gpu0"], 0)
@@ -51,7 +51,7 @@ def test_remainder_goes_to_the_lowest_serve_ids() -> None:
     assert [allocation.end(serve, S).uj for serve in (A, B, C)] == [4, 4, 3]
 
 
-def test_idle_is_what_was_counted_with_nobody_active() -> None:
+def test_idle_is_what_was_counted_with_nobody_active() -> None:  # EN-10 c
     allocation = books(GPU)
     allocation.tick(at(0, gpu0=7))
     allocation.tick(at(1, gpu0=47))

@@ -1,4 +1,4 @@
-"""Conservation: whatever happens, every microjoule that a counter showed is somewhere, once."""
+"""Conservation: whatever happens, every microjoule that a counter showed is somewhere, once. EN-10 b."""
 
 from __future__ import annotations
 

@@ -9,14 +9,7 @@ import psutil
 import pytest
 
 from mesh.errors import MeterError
-from mesh.meter.cpu_time import (
-    CpuTimeMeter,
-    children_from_proc,
-    children_from_psutil,
-    process_from_proc,
-    process_from_psutil,
-    watts,
-)
+from mesh.meter.cpu_time import CpuTimeMeter, watts
 
 ONE_WATT = 1_000_000
 TICK_UJ = 10**6 // os.sysconf("SC_CLK_TCK")  # of one busy core at one watt
@@ -135,25 +128,3 @@ def test_watts_are_spelled_as_the_shortest_decimal(watts_u: int, text: str) -> N
 def test_watts_that_estimate_nothing_are_refused(watts_u: int) -> None:
     with pytest.raises(MeterError, match="watts must be above 0"):
         CpuTimeMeter("m", os.getpid, watts_u)
-
-
-def test_both_ways_to_look_at_a_process_agree(worker: Any) -> None:
-    worker.do("child", 0.1)
-    worker.do("release")
-    worker.do("child", 0.05)
-    by_proc, by_psutil = process_from_proc(worker.pid), process_from_psutil(worker.pid)
-    assert by_proc is not None
-    assert by_psutil is not None
-    assert abs(by_proc[1] - by_psutil[1]) <= 1
-    assert by_psutil == process_from_psutil(worker.pid)
-    children = list(children_from_psutil(worker.pid))
-    assert children == list(children_from_proc(worker.pid))
-    assert len(children) == 1
-
-
-def test_process_that_does_not_exist_is_none_in_both_ways(worker: Any) -> None:
-    worker.end()
-    assert process_from_proc(worker.pid) is None
-    assert process_from_psutil(worker.pid) is None
-    assert list(children_from_proc(worker.pid)) == []
-    assert list(children_from_psutil(worker.pid)) == []

@@ -11,6 +11,8 @@ from mesh.meter.protocol import Domain, Reading
 class SteadyMeter:
     """A lamp: it draws the same all the time, `uj_per_us` microjoules in a microsecond, for the backend `recipe_id`."""
 
+    interval_ns = 20_000_000
+
     def __init__(self, recipe_id: str, uj_per_us: int) -> None:
         self._domain = Domain(f"lamp:{recipe_id}", "lamp", 1, frozenset({recipe_id}), modelled=True)
         self._uj_per_us = uj_per_us

@@ -13,6 +13,7 @@ export const FAULTS = [
   ["cbor: indefinite lengths", "cbor.js", "this.noncanonical(`item at byte ${start}: indefinite length`);", ""],
   ["cbor: integers below -2^63", "cbor.js", "if (value < INT_MIN) this.foreign", "if (false) this.foreign"],
   ["cbor: floats and null", "cbor.js", 'this.foreign(start, info > 24 ? "a float"', 'void (info > 24 ? "a float"'],
+  ["cbor: wide floats", "cbor.js", "if (info > 24 && !shortest(info, argument))", "if (false)"],
   ["cbor: keys of any type", "cbor.js", 'if (typeof key !== "string") this.foreign', "if (false) this.foreign"],
   ["cbor: one level deeper", "cbor.js", "if (depth >= NESTING) throw new EncodingError", "if (depth > NESTING) throw new EncodingError"],
   ["cbor: one level less", "cbor.js", "if (depth >= NESTING) throw new EncodingError", "if (depth >= NESTING - 1) throw new EncodingError"],

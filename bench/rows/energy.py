@@ -1,0 +1,157 @@
+"""One window of energy, from its beginning to its figure, beside other libraries on the same powercap tree; and what it
+costs to keep looking while serves run.
+
+A window of ours is one serve's: begun and ended through the meter thread, divided among all that are open, and made a
+value that a receipt can hold. As in a gateway many are open at once, and those that wait together share a reading; the
+others read the files for each window. Their counters move all the while, turned by a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from bench.measure import Comparison, Goal, PeerMissing, Plan, Sides
+from bench.scratch import scratch
+from bench.venvs import python_of
+from mesh.meter.cpu_time import CpuTimeMeter
+from mesh.meter.metering import Metering
+from mesh.meter.rapl import RaplMeter
+
+_PROGRAM = Path(__file__).parent.parent / "peers" / "energy_windows.py"
+_CALLERS = 64
+_POLL_S = 4.0
+_BUDGET_PERCENT = 0.5
+_TURN = """
+import itertools, os, sys, time
+files = [os.open(path, os.O_WRONLY) for path in sys.argv[1:]]
+for uj in itertools.count(10**9, 150_000):
+    for file in files: os.pwrite(file, b"%012d\\n" % uj, 0)
+    time.sleep(0.01)
+"""
+
+
+@contextmanager
+def _tree() -> Iterator[Path]:
+    """One package with its memory, both as the class folder shows them and as the devices' folder does."""
+    with scratch("powercap") as root:
+        package = root / "intel-rapl" / "intel-rapl:0"
+        memory = package / "intel-rapl:0:0"
+        memory.mkdir(parents=True)
+        for zone, name in ((package, "package-0"), (memory, "dram")):
+            (zone / "name").write_text(f"{name}\n")
+            (zone / "energy_uj").write_text(f"{10**9:012d}\n")
+            (zone / "max_energy_range_uj").write_text("262143328850\n")
+            (root / zone.name).symlink_to(zone)
+        (root / "intel-rapl" / "subsystem").symlink_to(root)
+        files = [str(zone / "energy_uj") for zone in (package, memory)]
+        with subprocess.Popen([sys.executable, "-c", _TURN, *files]) as turning:
+            try:
+                yield root
+            finally:
+                turning.terminate()
+
+
+async def _windows(metering: Metering, windows: int) -> None:
+    async def caller(number: int) -> None:
+        for turn in range(number, windows, _CALLERS):
+            serve_id = turn.to_bytes(16, "big")
+            await metering.begin(serve_id, "m")
+            await metering.end(serve_id)
+            metering.sealed(serve_id)
+
+    await asyncio.gather(*map(caller, range(_CALLERS)))
+
+
+@contextmanager
+def _sides(plan: Plan, *, library: str, requirement: str) -> Iterator[Sides]:
+    with _tree() as root:
+        metering = Metering([RaplMeter(root)])
+        metering.start()
+        windows = max(_CALLERS, plan.cpu_calls)
+
+        def ours() -> float:
+            start = time.process_time_ns()
+            asyncio.run(_windows(metering, windows))
+            return (time.process_time_ns() - start) / windows / 1000
+
+        try:
+            try:
+                python = python_of(library.lower(), requirement)
+            except PeerMissing as e:
+                yield Sides(ours, e)
+                return
+            command = [str(python), "-I", str(_PROGRAM), library, str(root)]
+            with subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            ) as peer:
+                version = _ask(peer, library)
+                few = max(16, plan.cpu_calls // 10)
+                yield Sides(ours, lambda: int(_ask(peer, library, few)) / few / 1000, f"{library} {version}")
+        finally:
+            metering.close()
+
+
+def _ask(peer: subprocess.Popen[str], library: str, windows: int | None = None) -> str:
+    assert peer.stdin is not None
+    assert peer.stdout is not None
+    if windows is not None:
+        peer.stdin.write(f"{windows}\n")
+        peer.stdin.flush()
+    answer = peer.stdout.readline().strip()
+    if not answer:
+        raise RuntimeError(f"{library}'s process ended with exit {peer.wait()}")
+    return answer
+
+
+@contextmanager
+def _polling(plan: Plan) -> Iterator[Sides]:
+    """Percent of one core, beside the bound that was set."""
+
+    def ours() -> float:
+        return asyncio.run(_polled())
+
+    yield Sides(ours, lambda: _BUDGET_PERCENT, None)
+
+
+async def _polled() -> float:
+    metering = Metering([CpuTimeMeter("m", os.getpid, 10**7)])
+    metering.start()
+    try:
+        await metering.begin(bytes(16), "m")
+        cpu, wall = time.process_time_ns(), time.monotonic_ns()
+        await asyncio.sleep(_POLL_S)
+        return 100 * (time.process_time_ns() - cpu) / (time.monotonic_ns() - wall)
+    finally:
+        metering.close()
+
+
+def _comparison(library: str, requirement: str, bound: float, what: str) -> Comparison:
+    return Comparison(
+        name=f"energy window vs {library}",
+        unit="us CPU",
+        ours=f"begin and end of a serve's window, {_CALLERS} callers (Metering over RaplMeter), all threads together",
+        peer=what,
+        goal=Goal("<=", bound),
+        sides=partial(_sides, library=library, requirement=requirement),
+    )
+
+
+PYJOULES = _comparison("pyJoules", "pyJoules==0.5.1", 0.2, "EnergyMeter.start, stop and get_trace over one package")
+ZEUS = _comparison("zeus", "zeus==0.16.0", 0.1, "ZeusMonitor.begin_window and end_window over one package")
+CODECARBON = _comparison("codecarbon", "codecarbon==3.3.2", 0.002, "EmissionsTracker.start_task and stop_task")
+POLLING = Comparison(
+    name="polling while serves run vs its budget",
+    unit="% of a core",
+    ours="the CPU-time meter on one process, read as often as it wants to be",
+    peer=f"{_BUDGET_PERCENT} % of a core, the bound",
+    goal=Goal("<=", 1.0),
+    sides=_polling,
+)
