@@ -189,7 +189,6 @@ _Row = tuple["Domain", "Reading", Decimal | None, str]
 
 def _looks(meters: Sequence[EnergyMeter], args: argparse.Namespace) -> Iterator[list[_Row]]:
     """Each domain with its reading and what it shows: power since the look before, or why there is none."""
-
     domains = {domain.name: domain for meter in meters for domain in meter.domains()}
     before: dict[str, Reading] = {}
     for readings in _readings(meters, args):
