@@ -123,12 +123,6 @@ key backup --state state --out new-key                                | 0  | cop
 key backup --state state --out good.cbor                              | 3  | good.cbor: exists already
 key backup --state state                                              | 2  | --out
 
-meter                                                                 | 2  | ACTION
-meter probe                                                           | 0  | rapl
-meter probe --meter volts                                             | 2  | --meter
-meter record --out new-log --seconds 1                                | 0  | readings of
-meter record --out good.cbor --seconds 1                              | 3  | good.cbor: file exists
-
 grant                                                                 | 2  | ACTION
 grant issue --key state/key --max-tokens 9                            | 0  | mg1_
 grant issue --key state/key --max-tokens 9 --out new-grant            | 0  | written to new-grant

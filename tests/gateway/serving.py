@@ -143,8 +143,9 @@ class House:
 
     async def last_receipt(self, count: int) -> Sealed:
         """The newest receipt, once there are `count`."""
-        while self.steward.reader.count() < count:
-            await asyncio.sleep(0.002)
+        async with asyncio.timeout(60):
+            while self.steward.reader.count() < count:
+                await asyncio.sleep(0.002)
         assert self.steward.reader.count() == count
         (entry,) = self.steward.reader.receipts(limit=1, newest_first=True)
         return verify(entry.envelope, RECEIPT_TYPE, {self.steward.public})

@@ -73,8 +73,10 @@ def test_client_that_leaves_a_real_engine_stops_it(tmp_path: Path) -> None:
                 count = gate.steward.reader.count()
                 body = ask(model="tiny", max_tokens=1900, stream=stream, ignore_eos=True)
                 asking = asyncio.ensure_future(gate.post(body))
-                while gate.gateway.backends.all[0].room.running == 0:
-                    await asyncio.sleep(0.001)
+                # a place is not yet a serve: one that leaves before its intent has no receipt
+                async with asyncio.timeout(60):
+                    while not gate.steward.reader.open_intents():
+                        await asyncio.sleep(0.001)
                 asking.cancel()
                 outcome = (await gate.last_receipt(count + 1)).value.outcome
                 assert (outcome.finish, outcome.reason) == ("cancelled", "client-gone")
