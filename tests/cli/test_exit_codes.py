@@ -165,7 +165,7 @@ meter probe --meter rapl=none                                         | 0  | no-
 meter probe --meter rapl=folder                                       | 0  | no-zones
 meter probe --meter sun                                               | 2  | --meter sun: expected rapl or nvml
 meter watch --pid 1                                                   | 2  | --pid and --cpu-watts go together
-meter record --out new-none --meter rapl=none --seconds 1             | 0  | written to new-none
+meter record --out new-log --meter rapl=none --seconds 1              | 0  | written to new-log
 meter record --out good.cbor --meter rapl=none --seconds 1            | 3  | good.cbor: file exists
 meter record                                                          | 2  | --out
 
