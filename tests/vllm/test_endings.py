@@ -44,7 +44,10 @@ class Served:
         self.port = int(json.loads("".join(lines))["url"].rpartition(":")[2])
 
     def tree(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
+        """The server's processes and their keeper; the gateway has other children that outlive a server."""
+        ours = psutil.Process(self.process.pid).children()
+        keepers = [one for one in ours if "vllm_keeper" in "".join(one.cmdline())]
+        return [process for keeper in keepers for process in (keeper, *keeper.children(recursive=True))]
 
     def get(self, path: str) -> tuple[int, Any]:
         with closing(HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
