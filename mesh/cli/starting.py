@@ -82,7 +82,7 @@ def _gguf_config(spec: GgufSpec, cpu_watts_u: int | None) -> GgufConfig:
 
 async def _start_vllm(spec: VllmSpec, environment: Mapping[str, str]) -> ServingEngine:
     from mesh.engine.vllm import VllmEngine
-    from mesh.engine.vllm_described import VllmConfig, told_dtype
+    from mesh.engine.vllm_described import VllmConfig, quantizes, told_dtype
     from mesh.engine.vllm_managed import ManagedServer, server_command
 
     url, launch = spec.url, None
@@ -99,7 +99,8 @@ async def _start_vllm(spec: VllmSpec, environment: Mapping[str, str]) -> Serving
     config = VllmConfig(
         url, recipe_id=spec.name, model=spec.model, weights=spec.weights, tokenizer=spec.tokenizer,
         chat_template=_template(spec.chat_template), device=spec.device, margins=spec.margins,
-        dtype=spec.dtype or told_dtype(spec.flags), key=_key(spec.key_file), **_given(slots=spec.slots),
+        dtype=spec.dtype or told_dtype(spec.flags), key=_key(spec.key_file),
+        requantized=quantizes(spec.flags), **_given(slots=spec.slots),
     )  # fmt: skip
     return await VllmEngine.start(config, launch=launch)
 

@@ -227,9 +227,13 @@ class VllmEngine:
         self.context_tokens = facts.context_tokens
         self.weights_digest = None if self._weights is None else self._weights.digest
         self.template_digest = None if self._template is None else self._template.digest
-        rated = config.weights is not None and model is not None
-        self.fidelity = config.fidelity or (model.fidelity(config.dtype) if rated and model else Fidelity.F0)
-        self.precision = config.dtype if model is None else model.precision(config.dtype)
+        self.fidelity, self.precision = Fidelity.F0, None
+        if not config.requantized:
+            self.precision = config.dtype if model is None else model.precision(config.dtype)
+            if config.weights is not None and model is not None:
+                self.fidelity = model.fidelity(config.dtype)
+        if config.fidelity is not None:
+            self.fidelity = config.fidelity
         self.process = self._random(16)
 
     def _settings(self, check: SelfCheck) -> dict[str, Any]:

@@ -42,6 +42,7 @@ class VllmConfig:
     dtype: str | None = None
     device: str | None = None
     fidelity: Fidelity | None = None
+    requantized: bool = False  # the server was told to quantize what it loads: nobody here knows how closely
     slots: int = 8
     margins: bool = False
     idle_s: int = 300
@@ -69,6 +70,13 @@ def told_dtype(flags: Sequence[str]) -> str | None:
         if name == "--dtype":
             told = value or following
     return {"float": "float32", "half": "float16"}.get(told or "", told if told in DTYPES else None)
+
+
+def quantizes(flags: Sequence[str]) -> bool:
+    """Whether a server's own flags make it quantize weights as it loads them, which their folder does not show. vLLM
+    takes abbreviations."""
+    names = [flag.partition("=")[0].replace("_", "-") for flag in flags]
+    return any(name.startswith(("--quanti", "-q")) for name in names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import pytest
 from mesh.engine.hf_decoder import read_decoder
 from mesh.engine.hf_files import JsonObject
 from mesh.engine.hf_tokenizer import read_hf_tokenizer
-from mesh.errors import ModelFileError
 from tests.support.hf_folder import (
     BYTE_LEVEL,
     FALLBACK,
@@ -19,6 +18,7 @@ from tests.support.hf_folder import (
     SPACE,
     STRIP,
     document,
+    refused,
     sequence,
     write_folder,
 )
@@ -29,15 +29,6 @@ Write = Callable[..., Path]
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     return partial(write_folder, tmp_path)
-
-
-def refused(folder: Path, *words: str) -> ModelFileError:
-    with pytest.raises(ModelFileError) as caught:
-        read_hf_tokenizer(folder)
-    for word in words:
-        assert word in str(caught.value)
-    assert str(caught.value).isprintable()
-    return caught.value
 
 
 @pytest.mark.parametrize(

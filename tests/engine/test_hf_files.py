@@ -23,6 +23,7 @@ from tests.support.hf_folder import (
     STRIP,
     added,
     document,
+    refused,
     sequence,
     write_folder,
 )
@@ -33,15 +34,6 @@ Write = Callable[..., Path]
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     return partial(write_folder, tmp_path)
-
-
-def refused(folder: Path, *words: str) -> ModelFileError:
-    with pytest.raises(ModelFileError) as caught:
-        read_hf_tokenizer(folder)
-    for word in words:
-        assert word in str(caught.value)
-    assert str(caught.value).isprintable()
-    return caught.value
 
 
 @pytest.mark.parametrize("name", ["tokenizer", "tokenizer_config", "special_tokens_map", "added_tokens", "config"])

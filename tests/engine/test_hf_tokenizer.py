@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mesh.engine.hf_tokenizer import MAX_VOCABULARY, read_hf_tokenizer
-from mesh.errors import ModelFileError
 from tests.support.hf_folder import (
     added,
     document,
+    refused,
     write_folder,
 )
 
@@ -22,15 +22,6 @@ Write = Callable[..., Path]
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     return partial(write_folder, tmp_path)
-
-
-def refused(folder: Path, *words: str) -> ModelFileError:
-    with pytest.raises(ModelFileError) as caught:
-        read_hf_tokenizer(folder)
-    for word in words:
-        assert word in str(caught.value)
-    assert str(caught.value).isprintable()
-    return caught.value
 
 
 def test_control_tokens_and_gaps_add_nothing_and_gaps_are_unknown(write: Write) -> None:

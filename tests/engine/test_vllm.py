@@ -245,6 +245,20 @@ def test_an_engine_says_what_its_server_and_its_folder_are(tmp_path: Path) -> No
     on(tmp_path, test)
 
 
+@pytest.mark.parametrize(
+    ("told", "fidelity", "precision"),
+    [({"requantized": True}, Fidelity.F0, None), ({"fidelity": Fidelity.F0}, Fidelity.F0, "float32")],
+    ids=["requantized", "operator-says-unrated"],
+)
+def test_no_more_is_rated_than_is_known(
+    tmp_path: Path, told: dict[str, Any], fidelity: Fidelity, precision: str | None
+) -> None:
+    async def test(fake: FakeVllm, engine: VllmTextEngine) -> None:
+        assert (engine.fidelity, engine.precision) == (fidelity, precision)
+
+    on(tmp_path, test, told)
+
+
 def test_two_servers_that_are_alike_have_the_same_settings(tmp_path: Path) -> None:
     async def main() -> None:
         model = write_model_folder(tmp_path / "model")

@@ -14,6 +14,7 @@ from mesh.engine.vllm_described import (
     backend_id,
     check_folder,
     choose_model,
+    quantizes,
     settings,
     told_dtype,
 )
@@ -69,6 +70,21 @@ def test_the_tokenizer_of_another_folder_wins() -> None:
 )
 def test_flags_tell_a_dtype_or_leave_it_to_the_server(flags: tuple[str, ...], dtype: str | None) -> None:
     assert told_dtype(flags) == dtype
+
+
+@pytest.mark.parametrize(
+    ("flags", "does"),
+    [
+        ((), False),
+        (("--dtype", "float32"), False),
+        (("--quantization", "fp8"), True),
+        (("--quantization=fp8",), True),
+        (("--quantiz", "fp8"), True),
+        (("-q", "fp8"), True),
+    ],
+)
+def test_flags_that_quantize_at_load_are_seen(flags: tuple[str, ...], does: bool) -> None:
+    assert quantizes(flags) is does
 
 
 def test_one_model_need_not_be_named_and_several_must() -> None:

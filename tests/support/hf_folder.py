@@ -6,6 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from mesh.engine.hf_tokenizer import read_hf_tokenizer
+from mesh.errors import ModelFileError
+
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 SPACE = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
 STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
@@ -37,3 +42,13 @@ def write_folder(folder: Path, tokenizer: Any, **files: Any) -> Path:
         raw = content if isinstance(content, bytes) else json.dumps(content).encode()
         (folder / name.replace("__", ".")).write_bytes(raw)
     return folder
+
+
+def refused(folder: Path, *words: str) -> ModelFileError:
+    """The fault that reading the folder's tokenizer ends in, once it was seen to say `words`."""
+    with pytest.raises(ModelFileError) as caught:
+        read_hf_tokenizer(folder)
+    for word in words:
+        assert word in str(caught.value)
+    assert str(caught.value).isprintable()
+    return caught.value
