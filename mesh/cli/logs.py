@@ -14,14 +14,18 @@ FORMATS = ("text", "json")
 
 def to_stderr(how: str) -> None:
     """Log what is of interest to an operator, in one of `FORMATS`."""
+    handler = logging.StreamHandler(sys.stderr)
     if how == "json":
-        handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(JsonLines())
-        logging.basicConfig(level=logging.INFO, handlers=[handler])
-        return
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # for people, the line of the request says enough
-    logging.getLogger("mesh.serves").setLevel(logging.WARNING)
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.addFilter(_for_people)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def _for_people(record: logging.LogRecord) -> bool:
+    """A serve's own line is for programs: for people, the line of the request says enough."""
+    return record.name != "mesh.serves" or record.levelno >= logging.WARNING
 
 
 class JsonLines(logging.Formatter):
