@@ -1,4 +1,4 @@
-"""What an answer's energy is, in the field names that clients of hosted services read, with our basis and receipt beside.
+"""An answer's energy, in the field names that clients of hosted services read, with our basis and receipt beside.
 
 The receipt is what counts, in whole microjoules; these are floats made from it for reading. What the receipt does not
 say is not there: a client that finds no `energy_joules` has been told that there is no figure, which 0 would not say.

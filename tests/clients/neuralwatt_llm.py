@@ -1,11 +1,9 @@
-"""The `llm` tool with its Neuralwatt plugin, pointed at another server: what it keeps of plain, streamed and asynchronous
-answers."""
+"""The `llm` tool with its Neuralwatt plugin, pointed at another server: what it keeps of its answers."""
 
 import asyncio
 import json
 import sys
 
-import llm
 import llm_neuralwatt
 import sqlite_utils
 from llm.logs import LogStore
