@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from mesh.engine.protocol import Scores, TokenSink
+from mesh.engine.protocol import Scores, Served, TokenSink
 from mesh.errors import EngineError, EngineFailed
+from mesh.schema.outcome import ServeOutcome
 from mesh.schema.request import ServeRequest
 
 
@@ -36,6 +39,16 @@ class Running:
         except Exception as e:  # noqa: BLE001 - one serve's sink must not end the others
             self.done.set_exception(EngineFailed(f"gguf engine: the sink failed: {type(e).__name__}"))
 
+    def served(self, finish: str, tokens_in: int, **told: Any) -> Served:
+        """What the engine gives back; `told` is what else it says in the outcome."""
+        made = len(self.tokens)
+        outcome = ServeOutcome.of(
+            finish=finish, counted_by="engine", tokens_in=tokens_in, tokens_out=made, tokens_accepted=made,
+            cache_hit_tokens=0, spec_proposed=0, spec_accepted=0, **told,
+        )  # fmt: skip
+        known = tuple(margin for margin in self.margins if margin is not None)
+        return Served(tuple(self.tokens), outcome, known if len(known) == made else None)
+
     def end(self, ending: str | EngineError) -> None:
         """`ending` is its finish, or why it has none."""
         if self.done.done():
@@ -58,3 +71,13 @@ def refusal_of(request: ServeRequest, vocabulary: int, context_tokens: int) -> s
     if needed > context_tokens:
         return f"max_tokens: prompt and output need {needed} tokens, the context holds {context_tokens}"
     return None
+
+
+def check_serve(request: ServeRequest, prompt: Sequence[int], refusal: str | None, vocabulary: int) -> None:
+    """Raises EngineFailed for what the gateway refuses with better words; nothing is clipped here if it does not."""
+    if refusal is not None:
+        raise EngineFailed(f"gguf engine: {refusal}")
+    if len(prompt) != request.prompt_tokens:
+        raise EngineFailed(f"gguf engine: {len(prompt)} prompt ids, the request says {request.prompt_tokens}")
+    if not all(0 <= token < vocabulary for token in prompt):
+        raise EngineFailed(f"gguf engine: a prompt id is outside the vocabulary of {vocabulary}")

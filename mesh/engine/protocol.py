@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
+from mesh.identity.shard import ShardIdentity
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity, ServeOutcome
 from mesh.schema.request import ServeRequest
@@ -58,6 +59,12 @@ def tool_form(engine: ServingEngine) -> str | None:
     none."""
     form: str | None = getattr(engine, "tool_form", None)
     return form
+
+
+def identity_of(engine: ServingEngine) -> ShardIdentity | None:
+    """What `engine` computes, axis by axis; None where it has none or not all of it is known."""
+    identity: ShardIdentity | None = getattr(engine, "identity", None)
+    return identity
 
 
 def scores_wanted(sink: TokenSink) -> int | None:
