@@ -67,6 +67,12 @@ def identity_of(engine: ServingEngine) -> ShardIdentity | None:
     return identity
 
 
+def identity_gap_of(engine: ServingEngine) -> str | None:
+    """Why `engine` has no identity, where it knows."""
+    gap: str | None = getattr(engine, "identity_gap", None)
+    return gap
+
+
 def scores_wanted(sink: TokenSink) -> int | None:
     """How many of the likeliest ids `sink` wants scores of, beside the chosen one; None: no scores at all."""
     wanted: int | None = getattr(sink, "scores_wanted", None)
