@@ -26,8 +26,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "identity",
         help="what computes, exactly: print it, compare it, check a route of it",
-        description="An identity names everything that moves a model's numbers. A file holds one in JSON, as `of` prints "
-        "it; - is stdin.",
+        description="An identity names everything that moves a model's numbers. A file holds one in JSON, as "
+        "`of` prints it; - is stdin.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 

@@ -23,6 +23,7 @@ from mesh.gateway.config import GatewayConfig
 from mesh.gateway.cors import Cors
 from mesh.gateway.evidence import Evidence, Health
 from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, told, where
+from mesh.gateway.identities import Identities
 from mesh.gateway.intake import Intake
 from mesh.gateway.listening import HEADERS, Runner, take_address
 from mesh.gateway.metrics import Metrics
@@ -64,11 +65,12 @@ class Gateway:
         intake = Intake(config.max_body_bytes, config.body_memory_bytes, config.body_timeout_s)
         self._completions = Completions(steward, self.backends, intake, config)
         self._tokens = Tokens(self.backends, intake)
+        self._identities = Identities(self.backends, intake)
         self.metrics = Metrics(self.backends, steward.costs)
         steward.observe(self.metrics.sealed)
         steward.observe(journal.write)
         self._evidence = Evidence(steward, self.backends, int(time.time()))
-        self._health = Health(steward, engines)
+        self._health = Health(steward, self.backends.all)
         self._runner: Runner | None = None
         self._purging: asyncio.Task[None] | None = None
 
@@ -87,6 +89,7 @@ class Gateway:
                 web.post("/v1/completions", self._completions.text),
                 *self._tokens.routes(),
                 *self._evidence.routes(),
+                *self._identities.routes(),
                 web.get("/mesh/v1/grant/balance", Balance(steward=self._steward).show),
             ]
         )

@@ -4,7 +4,9 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +151,28 @@ def test_of_a_gguf_is_the_same_under_another_path_and_names_one_changed_axis(mes
     result = mesh("identity", "explain", files["one"], files["wide"])
     assert (result.code, result.out) == (10, "cache-layout: kv_dtype is 'f16', expected 'q8_0'\n")
     assert wide.artifact == one.artifact
+
+
+@pytest.fixture
+def vllm(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The address and the folder of a server that runs."""
+    folder = tmp_path / "model"
+    command = [sys.executable, "-m", "tests.support.fake_vllm", "--folder", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as server:
+        assert server.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(server.stdout.readline())}", folder
+        finally:
+            server.kill()
+
+
+def test_of_a_vllm_server_needs_what_nobody_can_see(mesh, vllm):
+    url, folder = vllm
+    told = ("identity", "of", "--vllm", url, "--weights", folder)
+    result = mesh(*told, "--dtype", "float32", "--device", "cpu")
+    assert result.code == 0
+    one = ShardIdentity.from_json(result.out.encode())
+    assert (one.recipe.backend_id, one.recipe.kv_dtype, one.artifact.architecture) == ("vllm/cpu", "float32", "llama")
+    result = mesh(*told, "--dtype", "float32", "--json")
+    assert (result.code, result.json["error"]["code"]) == (3, "engine-unidentified")
+    assert result.json["error"]["message"].startswith("recipe.backend_id: not known")
