@@ -49,6 +49,17 @@ class EpochTotals:
     domains: list[DomainTotals]
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A domain as of its latest reading, taken at the monotonic `at_ns`: the microjoules `uj` that it counted since the
+    epoch began, None with the `fault` where that reading was no good."""
+
+    domain: Domain
+    at_ns: int
+    uj: int | None
+    fault: str | None
+
+
 class _Serve:
     __slots__ = ("began_ns", "shares")
 
@@ -198,6 +209,15 @@ class Allocation:
     def totals(self) -> EpochTotals:
         """The books of the running epoch."""
         return self._totals(self._epoch, self._rows())
+
+    def counted(self) -> tuple[bytes, list[Counted]]:
+        """The running epoch, and what each domain counted in it."""
+        return self._epoch, [
+            Counted(counter.domain, counter.last_ns, counter.row.last_uj - counter.row.first_uj, None)
+            if counter.row is not None and counter.fault is None
+            else Counted(counter.domain, counter.last_ns, None, counter.fault or "no-reading")
+            for counter in self._counters.values()
+        ]
 
     def ended(self) -> list[EpochTotals]:
         """The books of the last `KEPT_EPOCHS` ended epochs, oldest first."""

@@ -18,13 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mesh.meter.allocation import Allocation, EpochTotals
+from mesh.meter.allocation import Allocation, Counted, EpochTotals
 from mesh.meter.clock import Sleep, boottime_beside
 from mesh.meter.figure import absent
 from mesh.meter.protocol import EnergyMeter, Reading
 from mesh.schema.energy import Energy
 
-__all__ = ["EpochTotals", "Metering"]
+__all__ = ["Counted", "EpochTotals", "Metering"]
 
 IDLE_INTERVAL_S = 1.0  # with no serve running, nobody waits for finer idle figures
 PATIENCE_S = 5.0  # a driver that hangs longer costs the serve its figure, not its answer
@@ -187,6 +187,11 @@ class Metering:
         """The running epoch's books as of the latest reading. From any thread."""
         with self._books:
             return self._allocation.totals()
+
+    def counted(self) -> tuple[bytes, list[Counted]]:
+        """The running epoch, and what each domain counted in it as of its latest reading. From any thread."""
+        with self._books:
+            return self._allocation.counted()
 
     def ended(self) -> list[EpochTotals]:
         """The books of the last ended epochs, oldest first. From any thread."""
