@@ -5,6 +5,8 @@
 import { toHex } from "./bytes.js";
 import { contentIdText, serveIdText, stewardText } from "./ids.js";
 
+// Digests of identities, which are SHA-256.
+const SHA256 = new Set(["model_artifact_digest", "runtime_recipe_digest", "recipe-in"]);
 const HEX = new Set(["output_commitment", "opening", "nonce", "payload", "output"]);
 
 /**
@@ -40,5 +42,5 @@ function bytesView(bytes, field) {
   if (field === "steward" && bytes.length === 32) return stewardText(bytes);
   if (field === "serve_id" && bytes.length === 16) return serveIdText(bytes);
   if (HEX.has(field) || bytes.length !== 32) return toHex(bytes);
-  return contentIdText(bytes);
+  return SHA256.has(field) ? `sha256:${toHex(bytes)}` : contentIdText(bytes);
 }

@@ -192,20 +192,14 @@ def _reject(group: Group) -> None:
         reject(f"encoding-{name}", data, "encoding", 1, comment)
     for name, value, comment in shapes():
         reject(f"schema-{name}", document(value), "schema", 2, comment)
-    for name, number in (("fraction", b"0.0"), ("exponent", b"0e1"), ("digits", b"1" * 17)):
-        data = text.replace(start, b'"shard_start":' + number)
+    for name, digits in (("fraction", b"0.0"), ("exponent", b"0e1"), ("digits", b"1" * 17)):
+        data = text.replace(start, b'"shard_start":' + digits)
         reject(f"schema-{name}", data, "schema", 2, "No integer of at most 16 digits.")
-    for number, name in enumerate(
-        ("main", "master", "HEAD", " latest ", "Dev", "trunk", "refs/heads/x", "REFS/tags/v1")
-    ):
+    moving = ("main", "master", "HEAD", " latest ", "Dev", "trunk", "refs/heads/x", "REFS/tags/v1")
+    for number, name in enumerate(moving):
         field = ("artifact__revision", "recipe__tokenizer_revision")[number % 2]
-        reject(
-            f"moving-{number}",
-            document(identity(**{field: name})),
-            "moving-reference",
-            3,
-            f"The revision{name!r} moves.".replace("'", " "),
-        )
+        data = document(identity(**{field: name}))
+        reject(f"moving-{number}", data, "moving-reference", 3, f"A revision that moves: {name.strip()}.")
     for name, value, comment in (
         ("cut-empty", cut(1, 3, artifact__derived_from=binding(2, 2)), "A cut without layers."),
         ("cut-backwards", cut(1, 3, artifact__derived_from=binding(3, 1)), "A cut that ends before it begins."),

@@ -17,6 +17,9 @@ JSON_SAFE_INT = 2**53 - 1
 # 32-byte strings that are no content id.
 _HEX_FIELDS = frozenset(("output_commitment", "opening", "nonce", "payload", "output"))
 
+# Digests of identities, which are SHA-256; of a caveat, those are all that is no text.
+_SHA256_FIELDS = frozenset(("model_artifact_digest", "runtime_recipe_digest", "recipe-in"))
+
 
 def value_view(value: Value) -> dict[str, Any]:
     """The fields that are there."""
@@ -39,4 +42,6 @@ def view(item: Any, name: str = "") -> Any:
         return steward_text(item)
     if name == "serve_id":
         return serve_id_text(item)
+    if name in _SHA256_FIELDS and len(item) == 32:
+        return f"sha256:{item.hex()}"
     return item.hex() if name in _HEX_FIELDS or len(item) != 32 else ContentId(item).text
