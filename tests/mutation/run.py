@@ -31,7 +31,8 @@ SURVIVORS = Path(__file__).with_name("survivors.toml")
 ROOMS = {
     "mesh/schema": ("tests/schema", "tests/conformance"),
     "mesh/identity": ("tests/identity/test_shard.py", "tests/identity/test_route.py",
-                      "tests/identity/test_identity_properties.py", "tests/identity", "tests/engine/test_gguf_identity.py"),
+                      "tests/identity/test_identity_properties.py", "tests/identity",
+                      "tests/engine/test_gguf_identity.py"),
     "mesh/replay": ("tests/replay/test_facts.py", "tests/replay/test_verdict.py", "tests/replay/test_replayer.py",
                     "tests/replay/test_replayer_runs.py", "tests/replay/test_replay_properties.py",
                     "tests/replay/test_gguf_rows.py"),
