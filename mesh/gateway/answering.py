@@ -14,6 +14,7 @@ from mesh.errors import EngineFailed, MeshError
 from mesh.gateway import shapes
 from mesh.gateway.choices import OTHER_CHOICE, Choice, Serve, fault_of
 from mesh.gateway.config import GatewayConfig
+from mesh.gateway.deciding import told_of
 from mesh.gateway.events import STREAM_TYPE, EventStream
 from mesh.gateway.faults import error_body, headers_of, status_of, told, where
 from mesh.gateway.intake import JSON_TYPE
@@ -55,6 +56,10 @@ class Answering:
             raise errors[0]
         if len(served) < len(outcomes):
             return await self._repeated(outcomes, streamed=False)
+        if serve.call.options:
+            told = told_of(serve.call.options, serve.prepared.options, served[0])
+            answer = serve.shape.decision(told, served, _mesh_object(serve, served))
+            return self._whole(serve, served, answer)
         said = []
         for choice, one in zip(serve.choices, served, strict=True):
             part = choice.sink.whole()
@@ -64,9 +69,10 @@ class Answering:
             await _judge(serve, choice, part.text, one, 0 if reader is None else reader.calls)
             whole = serve.shape.whole(part.text, deltas)
             said.append(serve.shape.choice(choice.index, whole, _logprobs(serve, part.entries), reason))
-        body = json.dumps(
-            serve.shape.answer(said, served, _mesh_object(serve, served)), ensure_ascii=False, separators=(",", ":")
-        ).encode()
+        return self._whole(serve, served, serve.shape.answer(said, served, _mesh_object(serve, served)))
+
+    def _whole(self, serve: Serve, served: Sequence[SealedServe], answer: dict[str, Any]) -> web.Response:
+        body = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
         self._hold(serve, served, body, JSON_TYPE)
         headers = {**serve.headers, "Mesh-Receipt": _receipts(served)}
         return web.Response(body=body, content_type=JSON_TYPE, charset="utf-8", headers=headers)

@@ -85,6 +85,7 @@ class Gateway:
                 web.get("/readyz", self._health.ready),
                 web.post("/v1/chat/completions", self._completions.chat),
                 web.post("/v1/completions", self._completions.text),
+                web.post("/mesh/v1/decide", self._completions.decide),
                 *self._tokens.routes(),
                 *self._evidence.routes(),
                 web.get("/mesh/v1/grant/balance", Balance(steward=self._steward).show),

@@ -55,7 +55,8 @@ class Call:
     """One request, understood. Exactly one of `messages`, `prompt` and `prompt_ids` is there. `max_tokens` None means
     the server's default. `n` choices are made; `logprobs` is of how many of the likeliest ids they are told, None: no
     log-probabilities at all; `tools` are those that the model may call, `forced` the names of those of which it
-    has to call one; `form` is what an answer in text has to look like."""
+    has to call one; `form` is what an answer in text has to look like; `options` are those of a decision, which
+    makes no text."""
 
     model: str
     messages: tuple[Message, ...] | None
@@ -71,6 +72,7 @@ class Call:
     tools: tuple[Mapping[str, Any], ...] = ()
     forced: tuple[str, ...] = ()
     form: Format | None = None
+    options: tuple[str, ...] = ()
 
     @property
     def prompt_param(self) -> str:
@@ -95,7 +97,7 @@ def parse_chat(body: dict[str, Any], random: Random) -> Call:
 def parse_completion(body: dict[str, Any], random: Random) -> Call:
     """`POST /v1/completions`. Raises BadRequest with the field's name as `param`."""
     fields = Fields(body)
-    prompt = _prompt(fields)
+    prompt = read_prompt(fields)
     fields.only("echo", (False,), _NOT_YET)
     fields.only("best_of", (1,), _NOT_YET)
     fields.refuse(("suffix",), _NOT_YET)
@@ -116,9 +118,7 @@ def _call(
     forced: tuple[str, ...] = (),
     form: Format | None = None,
 ) -> Call:
-    model = fields.text("model")
-    if not model or len(model) > MAX_NAME_CHARS:
-        raise fields.fault("model", "missing" if not model else f"over {MAX_NAME_CHARS} characters")
+    model = _model(fields)
     max_tokens = _max_tokens(fields)
     sampling = _sampling(fields, random)
     stream = fields.flag("stream") or False
@@ -152,6 +152,22 @@ def _call(
         forced,
         form,
     )
+
+
+def plain_call(fields: Fields, random: Random, sampling: Sampling) -> Call:
+    """What is left of a request that says nothing of how ids are chosen: the model, `mesh` and labels."""
+    model = _model(fields)
+    mesh = _mesh(fields.object("mesh") or Fields({}), random)
+    _labels(fields)
+    fields.done()
+    return Call(model, None, None, None, None, sampling, stream=False, include_usage=False, mesh=mesh)
+
+
+def _model(fields: Fields) -> str:
+    model = fields.text("model")
+    if not model or len(model) > MAX_NAME_CHARS:
+        raise fields.fault("model", "missing" if not model else f"over {MAX_NAME_CHARS} characters")
+    return model
 
 
 def _chat_logprobs(fields: Fields) -> int | None:
@@ -198,7 +214,8 @@ def _named_choice(fields: Fields, choice: Any) -> str | None:
     return name
 
 
-def _prompt(fields: Fields) -> str | tuple[int, ...]:
+def read_prompt(fields: Fields) -> str | tuple[int, ...]:
+    """The `prompt` of a request: text, or token ids. Raises BadRequest."""
     prompt = fields.take("prompt")
     if type(prompt) is list and len(prompt) == 1 and type(prompt[0]) in (str, list):
         prompt = prompt[0]

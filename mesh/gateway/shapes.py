@@ -30,6 +30,12 @@ class Shape:
     ) -> dict[str, Any]:
         return {**self._frame(streamed=False), "choices": list(choices), "usage": usage(served), "mesh": mesh}
 
+    def decision(
+        self, told: Mapping[str, Any], served: Sequence[SealedServe], mesh: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        frame = {**self._frame(streamed=False), "id": f"decision-{self.serve_id.hex()}", "object": "mesh.decision"}
+        return {**frame, **told, "usage": usage(served), "mesh": mesh}
+
     def choice(
         self, index: int, said: Mapping[str, Any], logprobs: Mapping[str, Any] | None, reason: str
     ) -> dict[str, Any]:
