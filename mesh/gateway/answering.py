@@ -15,6 +15,7 @@ from mesh.gateway import shapes
 from mesh.gateway.choices import OTHER_CHOICE, Choice, Serve, fault_of
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.deciding import told_of
+from mesh.gateway.energy import energy_comment, energy_object
 from mesh.gateway.events import STREAM_TYPE, EventStream
 from mesh.gateway.faults import error_body, headers_of, status_of, told, where
 from mesh.gateway.intake import JSON_TYPE
@@ -58,7 +59,7 @@ class Answering:
             return await self._repeated(outcomes, streamed=False)
         if serve.call.options:
             told = told_of(serve.call.options, serve.prepared.options, served[0])
-            answer = serve.shape.decision(told, served, _mesh_object(serve, served))
+            answer = serve.shape.decision(told, served, energy_object(served), _mesh_object(serve, served))
             return self._whole(serve, served, answer)
         said = []
         for choice, one in zip(serve.choices, served, strict=True):
@@ -69,7 +70,8 @@ class Answering:
             await _judge(serve, choice, part.text, one, 0 if reader is None else reader.calls)
             whole = serve.shape.whole(part.text, deltas)
             said.append(serve.shape.choice(choice.index, whole, _logprobs(serve, part.entries), reason))
-        return self._whole(serve, served, serve.shape.answer(said, served, _mesh_object(serve, served)))
+        answer = serve.shape.answer(said, served, energy_object(served), _mesh_object(serve, served))
+        return self._whole(serve, served, answer)
 
     def _whole(self, serve: Serve, served: Sequence[SealedServe], answer: dict[str, Any]) -> web.Response:
         body = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
@@ -115,7 +117,7 @@ class Answering:
             return
         if serve.call.include_usage:
             await stream.send(shapes.event(serve.shape.usage(served)))
-        await stream.send(b"".join(map(shapes.receipt_comment, served)))
+        await stream.send(b"".join(map(shapes.receipt_comment, served)) + energy_comment(served))
         await stream.send(shapes.DONE)
         if stream.sent is not None:
             self._hold(serve, served, bytes(stream.sent), STREAM_TYPE)

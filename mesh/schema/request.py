@@ -138,7 +138,12 @@ def prompt_hash_of_ids(ids: Sequence[int], nonce: bytes | None) -> bytes:
 
 def decision_digest(options: Sequence[str], nonce: bytes | None) -> bytes:
     """32 bytes: what a typed decision is between, BLAKE3 over 0x02 and the canonical bytes of the array of options,
-    keyed under the nonce where there is one. Raises SchemaError."""
+    keyed under the nonce where there is one. Raises SchemaError where they are not at least two texts, each once, none
+    empty."""
+    if len(options) < 2 or not all(type(option) is str and option for option in options):
+        raise SchemaError("options: expected at least two texts, none empty")
+    if len(set(options)) != len(options):
+        raise SchemaError("options: one is there twice")
     return _keyed(b"\x02" + canonical.encode(list(options)), nonce)
 
 
