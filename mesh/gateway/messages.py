@@ -14,9 +14,9 @@ from mesh.gateway.fields import Fields, kind
 Message = Mapping[str, Any]  # as a chat template takes it
 
 # `developer` is what newer clients call `system`; templates know the older name.
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _NOT_YET = "not supported by this server"
-_MAX_TOOLS = 128
+MAX_TOOLS = 128
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}\Z")
 _FUNCTION = "expected a function"
 
@@ -44,8 +44,8 @@ def read_tools(fields: Fields, *, forced: bool) -> tuple[Mapping[str, Any], ...]
     """The functions under `tools`, as templates take them. Only a call that is `forced` is held to its parameters, so
     that only then one may be strict."""
     tools = fields.array("tools") or []
-    if len(tools) > _MAX_TOOLS:
-        raise fields.fault("tools", f"{len(tools)} of them, at most {_MAX_TOOLS}")
+    if len(tools) > MAX_TOOLS:
+        raise fields.fault("tools", f"{len(tools)} of them, at most {MAX_TOOLS}")
     read = tuple(_tool(item, f"tools[{i}]", forced) for i, item in enumerate(tools))
     names = [tool["function"]["name"] for tool in read]
     if len(set(names)) != len(names):
@@ -71,13 +71,13 @@ def _object(item: Any, where: str) -> Fields:
 def _message(item: Any, where: str) -> Message:
     message = _object(item, where)
     role = message.text("role")
-    if role not in _ROLES:
-        raise message.fault("role", f"expected one of {', '.join(_ROLES)}" if role else "missing")
+    if role not in ROLES:
+        raise message.fault("role", f"expected one of {', '.join(ROLES)}" if role else "missing")
     content = message.take("content")
     if type(content) is list:
         # the parts of one message are its lines, as other servers read them
         content = "\n".join(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
-    read: dict[str, Any] = {"role": _ROLES[role]}
+    read: dict[str, Any] = {"role": ROLES[role]}
     calls = message.array("tool_calls") if role == "assistant" else None
     if calls:
         read["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]

@@ -34,7 +34,7 @@ Random = Callable[[int], bytes]
 
 _NOT_YET = "not supported by this server"
 _HEX64 = re.compile(r"[0-9a-fA-F]{64}\Z")
-_MAX_LABEL_CHARS = 512
+MAX_LABEL_CHARS = 512
 MAX_CHOICES = 16  # each is a serve of its own
 
 
@@ -337,10 +337,10 @@ def _nonce(fields: Fields) -> bytes | None:
 def _labels(fields: Fields) -> None:
     """What names the request for its sender and changes nothing in the answer; read, checked and not kept."""
     for name in ("user", "safety_identifier", "prompt_cache_key"):
-        if len(fields.text(name) or "") > _MAX_LABEL_CHARS:
-            raise fields.fault(name, f"over {_MAX_LABEL_CHARS} characters")
+        if len(fields.text(name) or "") > MAX_LABEL_CHARS:
+            raise fields.fault(name, f"over {MAX_LABEL_CHARS} characters")
     metadata = fields.object("metadata")
     if metadata is not None:
-        metadata.texts(_MAX_LABEL_CHARS)
+        metadata.texts(MAX_LABEL_CHARS)
     fields.only("store", (False,), "answers are not stored; send false or nothing")
     fields.only("service_tier", ("auto", "default"), "there is one tier")
