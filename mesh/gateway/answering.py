@@ -263,7 +263,9 @@ async def _judge(serve: Serve, choice: Choice, text: str, served: SealedServe, c
     if form is None:
         return
     cut = served.receipt.outcome.finish == "length"
-    if form.schema is None:
+    if form.free:
+        choice.verdict = "not satisfied (truncated)" if cut else "satisfied"
+    elif form.schema is None:
         choice.verdict = "satisfied" if calls else "not satisfied (truncated)" if cut else "not satisfied"
     else:
         choice.verdict = await asyncio.to_thread(form.verdict, text, cut=cut)

@@ -226,7 +226,7 @@ class Backends:
     def _prompt_kind(self, call: Call, engine: ServingEngine) -> tuple[object, ...]:
         """Equal for engines that read a request alike: same weights, template and settings, and able to do the same.
         Where the weights are not known, and where each has to be told a grammar, each reads for itself."""
-        if engine.weights_digest is None or call.form is not None or call.forced:
+        if engine.weights_digest is None or call.held:
             return (engine.process,)
         kind = self._prompt_kinds.get(engine.process)
         if kind is None:

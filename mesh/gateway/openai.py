@@ -11,7 +11,7 @@ import binascii
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mesh.engine.protocol import MAX_SCORES
 from mesh.gateway.fields import Fields, kind, millionths
@@ -56,7 +56,8 @@ class Call:
     the server's default. `n` choices are made; `logprobs` is of how many of the likeliest ids they are told, None: no
     log-probabilities at all; `tools` are those that the model may call, `forced` the names of those of which it
     has to call one; `form` is what an answer in text has to look like; `options` are those of a decision, which
-    makes no text."""
+    makes no text. Where the model may choose to call, the tools in `strict` are called with arguments that fit, and
+    with `one_call` no more than one is."""
 
     model: str
     messages: tuple[Message, ...] | None
@@ -73,6 +74,13 @@ class Call:
     forced: tuple[str, ...] = ()
     form: Format | None = None
     options: tuple[str, ...] = ()
+    strict: tuple[str, ...] = ()
+    one_call: bool = False
+
+    @property
+    def held(self) -> bool:
+        """Whether a grammar may hold the answer to something."""
+        return self.form is not None or bool(self.forced or self.strict or self.one_call)
 
     @property
     def prompt_param(self) -> str:
@@ -84,14 +92,14 @@ def parse_chat(body: dict[str, Any], random: Random) -> Call:
     fields = Fields(body)
     messages = read_messages(fields)
     logprobs = _chat_logprobs(fields)
-    tools, forced = _tools(fields)
+    calls = _tools(fields)
     form = read_format(fields)
-    if form is not None and tools:
+    if form is not None and calls.tools:
         raise fields.fault("response_format", "not beside tools", code="unsupported_value")
     fields.refuse(("functions", "function_call", "audio", "prediction"), _NOT_YET)
     fields.refuse(("reasoning_effort", "verbosity", "web_search_options"), _NOT_YET)
     fields.only("modalities", (["text"],), _NOT_YET)
-    return _call(fields, random, messages=messages, logprobs=logprobs, tools=tools, forced=forced, form=form)
+    return _call(fields, random, messages=messages, logprobs=logprobs, calls=calls, form=form)
 
 
 def parse_completion(body: dict[str, Any], random: Random) -> Call:
@@ -114,8 +122,7 @@ def _call(
     prompt: str | None = None,
     prompt_ids: tuple[int, ...] | None = None,
     logprobs: int | None = None,
-    tools: tuple[Mapping[str, Any], ...] = (),
-    forced: tuple[str, ...] = (),
+    calls: _Calls | None = None,
     form: Format | None = None,
 ) -> Call:
     model = _model(fields)
@@ -131,7 +138,8 @@ def _call(
         options.only("include_obfuscation", (False,), _NOT_YET)
         options.done()
     n = _or(fields.integer("n", 1, MAX_CHOICES), 1)
-    if sampling.ignore_eos and (form is not None or forced):
+    calls = calls or _Calls((), (), (), False)
+    if sampling.ignore_eos and (form is not None or calls.forced or calls.strict or calls.one):
         raise fields.fault("ignore_eos", "not where the answer has a format, which ends it", code="unsupported_value")
     mesh = _mesh(fields.object("mesh") or Fields({}), random)
     _labels(fields)
@@ -148,9 +156,12 @@ def _call(
         mesh,
         n,
         logprobs,
-        tools,
-        forced,
+        calls.tools,
+        calls.forced,
         form,
+        (),
+        calls.strict,
+        calls.one,
     )
 
 
@@ -178,22 +189,32 @@ def _chat_logprobs(fields: Fields) -> int | None:
     return (best or 0) if wanted else None
 
 
-def _tools(fields: Fields) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
-    """The tools that the model is shown, none where it is told to call none; and the names of those of which it has to
-    call one, none where it may choose."""
+class _Calls(NamedTuple):
+    """The tools that the model is shown, none where it is told to call none; the names of those of which it has to call
+    one, none where it may choose; of those that are strict where it may; and whether it may call but one."""
+
+    tools: tuple[Mapping[str, Any], ...]
+    forced: tuple[str, ...]
+    strict: tuple[str, ...]
+    one: bool
+
+
+def _tools(fields: Fields) -> _Calls:
     choice = fields.take("tool_choice")
     named = _named_choice(fields, choice)
-    tools = read_tools(fields, forced=choice == "required" or named is not None)
+    tools, strict = read_tools(fields)
     names = tuple(tool["function"]["name"] for tool in tools)
     if choice not in (None, "none") and not tools:
         raise fields.fault("tool_choice", "only where there are tools")
     if named is not None and named not in names:
         raise fields.fault("tool_choice", f"{named[:80]!r} is none of the tools")
-    forced = names if choice == "required" else () if named is None else (named,)
-    if fields.flag("parallel_tool_calls") is False and tools and not forced and choice != "none":
-        why = "the number of calls is held to one only where tool_choice is required or names a function"
-        raise fields.fault("parallel_tool_calls", why, code="unsupported_value")
-    return (() if choice == "none" else tools), forced
+    one = fields.flag("parallel_tool_calls") is False and bool(tools)
+    if choice == "none":
+        return _Calls((), (), (), False)
+    # a call that is forced is one and held to its parameters in any case
+    if choice == "required" or named is not None:
+        return _Calls(tools, names if named is None else (named,), (), False)
+    return _Calls(tools, (), strict, one)
 
 
 def _named_choice(fields: Fields, choice: Any) -> str | None:

@@ -10,7 +10,7 @@ from mesh.engine.grammars import GrammarEngine
 from mesh.engine.protocol import ScoringEngine, ServingEngine, TextEngine, tool_form
 from mesh.errors import BadRequest, ContextLengthExceeded
 from mesh.gateway.deciding import encode_options
-from mesh.gateway.formats import Format, forced_call
+from mesh.gateway.formats import Format, forced_call, free_calls
 from mesh.gateway.messages import first_of_tools
 from mesh.gateway.openai import Call
 from mesh.schema.request import Sampling, ServeRequest, decision_digest, prompt_hash_of_ids, prompt_hash_of_text
@@ -53,11 +53,7 @@ async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int)
         prompt_hash = prompt_hash_of_text(text, call.mesh.nonce)
     if not ids:
         raise BadRequest(f"{call.prompt_param}: no tokens", code="invalid_value", param=call.prompt_param)
-    held = (
-        forced_call([tool for tool in call.tools if tool["function"]["name"] in call.forced], form)
-        if form is not None and call.forced
-        else call.form
-    )
+    held = call.form if form is None else _held_calls(call, form)
     tokens = len(ids) + sum(map(len, options))
     request = ServeRequest.of(
         prompt_hash=prompt_hash,
@@ -71,6 +67,15 @@ async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int)
         nonce=call.mesh.nonce,
     )
     return Prepared(request, ids, text, form, held, options)
+
+
+def _held_calls(call: Call, form: str) -> Format | None:
+    """What calls in the answer are held to; None where they are not."""
+    if call.forced:
+        return forced_call([tool for tool in call.tools if tool["function"]["name"] in call.forced], form)
+    if call.strict or call.one_call:
+        return free_calls(call.tools, form, strict=call.strict, once=call.one_call)
+    return None
 
 
 def _sampling(call: Call, engine: ServingEngine, held: Format | None) -> Sampling:
