@@ -13,7 +13,13 @@ from aiohttp import web
 
 import mesh
 from mesh.gateway.backends import Backends
-from mesh.gateway.openapi_requests import FLAG, TEXT, Schema, array, ref, request_schemas
+from mesh.gateway.openapi_requests import FLAG, TEXT, Schema, array, ref, request_schemas, whole
+from mesh.gateway.query import MAX_CHARS
+from mesh.gateway.receipts import MAX_PAGE
+from mesh.gateway.summary import LEAST_S, MOST_S
+from mesh.schema.energy import BASES
+from mesh.schema.limits import MAX_UINT
+from mesh.schema.outcome import FINISHES
 
 _ANY: Schema = {}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
@@ -57,7 +63,7 @@ _USAGE = _answer(
 )  # fmt: skip
 _ENERGY = _answer(
     "basis",
-    basis={"enum": ["measured", "allocated", "modelled", "unresolved", "absent"]},
+    basis={"enum": list(BASES)},
     energy_joules=_NUMBER, energy_kwh=_NUMBER, avg_power_watts=_NUMBER, duration_seconds=_NUMBER, reason=TEXT,
     receipt_id=_RECEIPT_ID, receipt_ids=array(_RECEIPT_ID),
 )  # fmt: skip
@@ -129,10 +135,21 @@ _ANSWERS: dict[str, Schema] = {
     "Models": _answer("object", "data", object={"const": "list"}, data=array(ref("Model"))),
     "Steward": _answer("steward", "version", "receipts", "engines", steward=TEXT, receipts=_COUNT, engines=array(_ANY)),
     "Receipt": _answer("view_of", "receipt_id", "receipt", receipt_id=_RECEIPT_ID, receipt={"type": "object"}),
+    "Receipts": _answer(
+        "count", "searched", "receipts", count=_COUNT, searched=_COUNT, next=_COUNT,
+        receipts=array(_answer(
+            "seq", "receipt_id", "serve_id", "caller", "envelope",
+            seq=_COUNT, receipt_id=_RECEIPT_ID, serve_id=_SERVE_ID, caller=TEXT, envelope=TEXT,
+        )),
+    ),
     "Settings": _answer("view_of", "digest", "settings", digest=_RECEIPT_ID, settings={"type": "object"}),
     "Balance": _answer("totals", totals=array(_ANY)),
     "Status": _answer("status", status=TEXT, reasons=array(TEXT)),
 }  # fmt: skip
+
+
+def _asked(name: str, schema: Schema) -> dict[str, Any]:
+    return {"name": name, "in": "query", "schema": {"anyOf": [schema, {"const": ""}]}}  # empty counts as absent
 
 
 def describe(models: Sequence[str], *, metrics: bool, guarded: bool) -> dict[str, Any]:
@@ -158,6 +175,16 @@ def describe(models: Sequence[str], *, metrics: bool, guarded: bool) -> dict[str
         "/tokenize": {"post": asked("TokenizeRequest", "Tokens", told="ids; nothing is served")},
         "/detokenize": {"post": asked("DetokenizeRequest", "Text", told="text; nothing is served")},
         "/mesh/v1/steward": {"get": _get("the key, the count, the head, the engines", {_JSON: ref("Steward")})},
+        "/mesh/v1/receipts": {
+            "get": _get("the receipts, newest first, a page at a time", {_JSON: ref("Receipts")}, _SEARCH)
+        },
+        "/mesh/v1/summary": {
+            "get": _get(
+                "sums over the newest receipts", {_JSON: {"type": "object"}},
+                [_asked("window_s", whole(LEAST_S, MOST_S))],
+            )
+        },
+        "/mesh/v1/live": {"get": _get("what runs now", {_JSON: {"type": "object"}})},
         "/mesh/v1/receipts/{id}": {
             "get": _get("the envelope, or its view", {"application/cose": binary, _JSON: ref("Receipt")}, receipt_path)
         },
@@ -209,6 +236,15 @@ _TO_RECEIPT = {
     "receipt": _link("/mesh/v1/receipts/{id}", "id", "$response.header.Mesh-Receipt"),
     "disclosure": _link("/mesh/v1/receipts/{id}/disclosure", "id", "$response.header.Mesh-Serve"),
 }
+_SEARCH = [
+    _asked("limit", whole(1, MAX_PAGE)),
+    _asked("before", whole(0, MAX_UINT)),
+    _asked("id", {**TEXT, "pattern": "^(b3:)?[0-9a-fA-F-]{1,64}$"}),
+    *(_asked(name, {**TEXT, "maxLength": MAX_CHARS}) for name in ("model", "caller")),
+    _asked("finish", {"enum": list(FINISHES)}),
+    _asked("basis", {"enum": list(BASES)}),
+    *(_asked(name, {**TEXT, "description": "a time, as in a trust file"}) for name in ("from", "until")),
+]
 _LINKS = {
     **dict.fromkeys(("/v1/chat/completions", "/v1/completions", "/mesh/v1/decide"), _TO_RECEIPT),
     "/mesh/v1/steward": {
