@@ -1,12 +1,19 @@
-"""How many processes `-n auto` is."""
+"""What holds for every test, however the run was started."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
 MOST = 8
+
+# A shell starts what runs in its background deaf to Ctrl-C, and a process hands that down: a command under test would
+# never hear the Ctrl-C that its test sends.
+for number in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.hookimpl(optionalhook=True)
