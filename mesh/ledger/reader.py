@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from mesh.errors import LedgerCorrupt, LedgerError, LedgerUnwritable
-from mesh.ledger.format import GRANTS_SINCE, check_format, connect, primary_code, translate, wal_path
+from mesh.identity.registry import Registry
+from mesh.ledger.format import GRANTS_SINCE, RECIPES_SINCE, check_format, connect, primary_code, translate, wal_path
+from mesh.ledger.recipes import COLUMNS, status_of
 from mesh.ledger.values import Entry, Idempotency, Intent, Kept, Total
 
 PAGE_RECEIPTS = 256  # receipts fetched in one read transaction
@@ -138,6 +140,12 @@ class LedgerReader:
             tuple(ids),
         )
         return {(bytes(row[0]), row[1]): Total(*row[2:]) for row in rows}
+
+    def registry(self) -> Registry:
+        """The recipes that are known, and which of them are certified."""
+        if self._version() < RECIPES_SINCE:
+            return Registry()
+        return Registry(map(status_of, self._rows(f"SELECT {COLUMNS} FROM recipes")))  # noqa: S608
 
     def backup(self, target: Path) -> None:
         """Copy the ledger as it is now into a new file, 0600, while others go on writing. Never overwrites: raises
