@@ -67,6 +67,7 @@ class GatewayConfig(_Table):
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     idle_timeout_s: Seconds = 60  # a connection whose next request's head is not there by then is closed
     metrics: bool = True  # GET /metrics, for whoever may use the server
+    page: bool = True  # the web page at /; what it shows is asked for with a key, where there are keys
     body_timeout_s: Seconds = 30
     write_timeout_s: Seconds = 30  # a client that takes nothing for this long is gone
     keep_alive_s: Seconds = 15  # a stream with nothing to say sends a comment this often

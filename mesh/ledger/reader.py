@@ -72,9 +72,19 @@ class LedgerReader:
         """The 32-byte public key of whose ledger it is."""
         return bytes(self._rows("SELECT steward FROM meta")[0][0])
 
-    def receipts(self, *, after_seq: int = -1, limit: int | None = None, newest_first: bool = False) -> Iterator[Entry]:
-        """The receipts with a `seq` above `after_seq` that there are when the iteration starts."""
+    def receipts(
+        self,
+        *,
+        after_seq: int = -1,
+        before_seq: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Iterator[Entry]:
+        """The receipts with a `seq` above `after_seq` and below `before_seq` that there are when the iteration
+        starts."""
         end = self.count()
+        if before_seq is not None:
+            end = min(end, before_seq)
         left = end if limit is None else limit
         low, high = after_seq, end
         order = "DESC" if newest_first else "ASC"
