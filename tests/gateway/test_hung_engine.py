@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from pathlib import Path
 
 from mesh.engine.gguf import GgufEngine
 from mesh.engine.gguf_described import GgufConfig
 from tests.gateway.serving import CHAT, ask, house
+from tests.support.processes import hang
 from tests.support.tiny_gguf import write_tiny_gguf
 
 
@@ -22,8 +21,7 @@ def test_a_stream_over_an_engine_that_hangs_ends_and_the_engine_comes_back(tmp_p
             async with gate.http.post(CHAT, json=body) as response:
                 while b"content" not in await response.content.readline():
                     pass
-                assert engine.pid is not None
-                os.kill(engine.pid, signal.SIGSTOP)
+                hang(engine.pid)
                 rest = (await response.content.read()).decode()
             assert ": keep-alive" in rest
             assert "said nothing of its serves for 2.5 s" in rest
