@@ -43,7 +43,8 @@ class Scores:
 
 class TokenSink(Protocol):
     """Where an engine puts tokens as it makes them, and where it hears that nobody wants more. One that has an
-    attribute `scores_wanted` asks a ScoringEngine for scores."""
+    attribute `scores_wanted` asks a ScoringEngine for scores; one whose attribute `taken_whole` is true hands nothing
+    on before the end, so that an engine may put all tokens then."""
 
     cancelled: asyncio.Event
 
@@ -64,6 +65,11 @@ def scores_wanted(sink: TokenSink) -> int | None:
     """How many of the likeliest ids `sink` wants scores of, beside the chosen one; None: no scores at all."""
     wanted: int | None = getattr(sink, "scores_wanted", None)
     return wanted
+
+
+def taken_whole(sink: TokenSink) -> bool:
+    """Whether nobody sees a token of `sink` before the last one is there."""
+    return bool(getattr(sink, "taken_whole", False))
 
 
 class ServingEngine(Protocol):

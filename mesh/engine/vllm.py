@@ -16,7 +16,8 @@ from typing import Any, Final
 from mesh.engine.grammars import Grammars
 from mesh.engine.hf_model import HfModel, read_hf_model
 from mesh.engine.hf_tokenizer import HfTokenizer, read_hf_tokenizer
-from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, scores_wanted
+from mesh.engine.http_pool import Left
+from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, scores_wanted, taken_whole
 from mesh.engine.template_process import TemplateProcess
 from mesh.engine.vllm_described import (
     ServerFacts,
@@ -31,7 +32,7 @@ from mesh.engine.vllm_known import known
 from mesh.engine.vllm_own import Launch, OwnServer
 from mesh.engine.vllm_requests import bent, completion_body, refusal_of
 from mesh.engine.vllm_selfcheck import Numbers, SelfCheck, ask_numbers, measure
-from mesh.engine.vllm_stream import Chunk, Transcript, Usage
+from mesh.engine.vllm_stream import Chunk, Event, Transcript, Usage, read_whole
 from mesh.engine.vllm_text import VllmText
 from mesh.errors import EngineError, EngineFailed, EngineUnavailable, UsageError, WeightsChanged
 from mesh.identity.weights import Weights, folder_weights
@@ -44,6 +45,8 @@ log = logging.getLogger(__name__)
 _PROBES: Final = 4  # connections beside those of the serves: texts to tokenize
 # Ids that every tokenizer has, for a server whose vocabulary nobody told.
 _SMALL_VOCABULARY: Final = 256
+_WHOLE_TOKENS: Final = 64  # at most this many are asked for in one answer
+_SLOWEST_TOKEN_S: Final = 1
 
 
 class VllmEngine:
@@ -122,7 +125,6 @@ class VllmEngine:
     async def ready(self) -> None:
         if not self._up:
             raise self._unavailable()
-        await self._check_weights()
         # callers that come at once share one look
         if self._asking is None:
             self._asking = asyncio.create_task(self._meet())
@@ -140,17 +142,8 @@ class VllmEngine:
         transcript = Transcript(request, prompt, self._bytes_of, self._facts.fingerprint, scores_wanted(sink))
         usage: Usage | None = None
         if not sink.cancelled.is_set():
-            reading = asyncio.create_task(self._read(transcript, sink))
-            cancelled = asyncio.create_task(sink.cancelled.wait())
-            try:
-                await asyncio.wait({reading, cancelled}, return_when=asyncio.FIRST_COMPLETED)
-                if reading.done():
-                    usage = reading.result()
-            finally:
-                # a reader that ends closes its connection, and with it the server's work
-                for task in (reading, cancelled):
-                    task.cancel()
-                await asyncio.wait({reading, cancelled})
+            whole = taken_whole(sink) and request.max_tokens <= _WHOLE_TOKENS
+            usage = await (self._read_whole if whole else self._read)(transcript, sink)
         if self._own is not None:
             self._own.failures = 0
         return self._served(transcript, usage)
@@ -272,6 +265,7 @@ class VllmEngine:
     async def _meet(self) -> None:
         """Ask the server what it is. One that was started again is measured again, and refused where it is another,
         however often it is asked."""
+        await self._check_weights()
         met, self._met = self._met, False
         try:
             cards, surely = await self._server.met_again()
@@ -340,23 +334,44 @@ class VllmEngine:
     # --- one serve
 
     async def _read(self, transcript: Transcript, sink: TokenSink) -> Usage | None:
-        body = completion_body(
-            transcript.request, transcript.prompt, self._facts.model, margins=self._config.margins,
-            scores=transcript.wanted, grammar=self._grammars.text(transcript.request.sampling.grammar),
-        )  # fmt: skip
         usage: Usage | None = None
-        async with self._server.stream(body) as events:
-            async for event in events:
-                if isinstance(event, Chunk):
-                    transcript.deliver(event, sink)
-                    if transcript.finish is not None and event.finish is None:
-                        return None  # complete by a stop string that the server did not see: leaving ends it
-                elif isinstance(event, Usage):
-                    usage = event
-                else:
-                    break
+
+        def take(event: Event) -> bool:
+            """Whether more is wanted."""
+            nonlocal usage
+            if isinstance(event, Chunk):
+                transcript.deliver(event, sink)
+                # complete by a stop string that the server did not see: leaving ends it
+                return transcript.finish is None or event.finish is not None
+            if isinstance(event, Usage):
+                usage = event
+            return True
+
+        if not await self._server.stream(self._body(transcript, streamed=True), take, until=sink.cancelled):
+            return None
         transcript.close(usage)
         return usage
+
+    async def _read_whole(self, transcript: Transcript, sink: TokenSink) -> Usage | None:
+        """The same in one answer, which costs the server and us a fraction. It is for those that nobody sees before
+        they are whole, and for short ones: of an answer that is cut in the middle nobody learns how far it was."""
+        patience_s = self._config.idle_s + transcript.request.max_tokens * _SLOWEST_TOKEN_S
+        body = self._body(transcript, streamed=False)
+        try:
+            answer = await self._server.complete(body, until=sink.cancelled, patience_s=patience_s)
+        except Left:
+            return None
+        chunk, usage = read_whole(answer)
+        transcript.deliver(chunk, sink)
+        transcript.close(usage)
+        return usage
+
+    def _body(self, transcript: Transcript, *, streamed: bool) -> dict[str, Any]:
+        return completion_body(
+            transcript.request, transcript.prompt, self._facts.model, margins=self._config.margins,
+            scores=transcript.wanted, grammar=self._grammars.text(transcript.request.sampling.grammar),
+            streamed=streamed,
+        )  # fmt: skip
 
     def _served(self, transcript: Transcript, usage: Usage | None) -> Served:
         """`tokens_out` is the server's own count, absent where it was not asked to the end."""

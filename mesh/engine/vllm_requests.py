@@ -60,6 +60,7 @@ def completion_body(
     margins: bool,
     scores: int | None = None,
     grammar: str | None = None,
+    streamed: bool = True,
 ) -> dict[str, Any]:
     """Every parameter of the sampling is there, so that neither the server's defaults nor the model folder's
     generation_config.json decide anything. `scores`: of how many of the likeliest ids log-probabilities are wanted,
@@ -72,8 +73,8 @@ def completion_body(
         "min_tokens": 0,
         "n": 1,
         "echo": False,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream": streamed,
+        **({"stream_options": {"include_usage": True}} if streamed else {}),
         "return_token_ids": True,
         "temperature": sampling.temperature_u / MILLION,
         "top_p": sampling.top_p_u / MILLION,

@@ -10,7 +10,9 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, Literal, NoReturn
+
+import msgspec
 
 from mesh.engine.protocol import Scores, TokenSink
 from mesh.engine.stops import StopMatcher
@@ -47,6 +49,30 @@ class Usage:
     fingerprint: str | None = None
 
 
+_Ids = tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)], ...]
+
+
+class _PlainChoice(msgspec.Struct):
+    """A choice as most events have it: the one asked for, without log-probabilities."""
+
+    index: Literal[0]
+    token_ids: _Ids | None = None
+    prompt_token_ids: _Ids | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    logprobs: None = None
+
+
+class _PlainEvent(msgspec.Struct):
+    choices: Annotated[list[_PlainChoice], msgspec.Meta(min_length=1, max_length=1)]
+    system_fingerprint: str | None = None
+    error: None = None
+
+
+# Reads what it takes as `read_answer` does, at a tenth of the time.
+_PLAIN: Final = msgspec.json.Decoder(_PlainEvent)
+
+
 class Done:
     """The stream's last word. It ends a stream, it does not say that the answer is whole."""
 
@@ -78,6 +104,16 @@ def read_event(data: bytes) -> Event:
     if data == b"[DONE]":
         return DONE
     try:
+        plain = _PLAIN.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        pass  # it is another, or has a fault that is named below
+    else:
+        choice = plain.choices[0]
+        return Chunk(
+            choice.token_ids, choice.prompt_token_ids, None, None, None, choice.finish_reason, choice.stop_reason,
+            plain.system_fingerprint,
+        )  # fmt: skip
+    try:
         event = json.loads(data)
     except (ValueError, RecursionError):
         _fail("an event that is not JSON")
@@ -108,6 +144,14 @@ def read_answer(answer: dict[str, Any]) -> Chunk | Usage:
     ranked, chosen = _logprobs(choice.get("logprobs"), tokens)
     best = None if ranked is None else tuple(_best_two(entry) for entry in ranked)
     return Chunk(tokens, _ids(choice, "prompt_token_ids"), best, chosen, ranked, finish, stop, fingerprint)
+
+
+def read_whole(answer: dict[str, Any]) -> tuple[Chunk, Usage]:
+    """A completion object that is a whole answer. Raises EngineFailed naming the field at fault."""
+    chunk = read_answer(answer)
+    if not isinstance(chunk, Chunk):
+        _fail("an answer without a choice")
+    return chunk, _usage(answer.get("usage"), chunk.fingerprint)
 
 
 def error_text(error: Any) -> str:

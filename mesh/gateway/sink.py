@@ -40,6 +40,7 @@ class TokenStream:
         self.cut_by: str | None = None
         self.settled = False
         self.scores_wanted = scores_wanted
+        self.taken_whole = not streamed
         self._piece = piece
         self._text = TextStream(stops)
         self._line = None if scores_wanted is None else ScoreLine()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from mesh.engine.protocol import Scores, Served, ServingEngine, scores_wanted
+from mesh.engine.protocol import Scores, Served, ServingEngine, scores_wanted, taken_whole
 from mesh.errors import EngineError, EngineFailed
 from mesh.schema.limits import MAX_TOKEN_ID
 from mesh.schema.request import ServeRequest
@@ -22,6 +22,7 @@ class Recorder:
         self._max_tokens = max_tokens
         self.cancelled = sink.cancelled
         self.scores_wanted = scores_wanted(sink)
+        self.taken_whole = taken_whole(sink)
         self.put_ids: list[int] = []
         self.closed = False
 
