@@ -233,6 +233,7 @@ class Transcript:
 
     A stop string ends it at the id that completes it, whatever the server still sends; `piece` gives an id's bytes.
     `wanted` is of how many of the likeliest ids scores are asked for, None: none; `scores` then has one for each id.
+    `cold`: nothing of the prompt may come from the server's prefix cache.
     """
 
     request: ServeRequest
@@ -240,6 +241,7 @@ class Transcript:
     piece: Callable[[int], bytes]
     fingerprint: str | None  # what the server called itself at load
     wanted: int | None = None
+    cold: bool = False
     tokens: list[int] = field(default_factory=list)
     margins: list[float | None] = field(default_factory=list)
     scores: list[Scores] = field(default_factory=list)
@@ -247,6 +249,7 @@ class Transcript:
     cached: int | None = None
     _stops: StopMatcher = field(init=False)
     _stop_ids: frozenset[int] = field(init=False)
+    _plain: bool = field(init=False)
     _began: bool = False
     _came: int = 0  # ids that the server sent, those after a stop string too
     _ended: bool = False  # the server said how it ended
@@ -254,6 +257,7 @@ class Transcript:
     def __post_init__(self) -> None:
         self._stops = StopMatcher(self.request.sampling.stop)
         self._stop_ids = frozenset(self.request.sampling.stop_ids)
+        self._plain = self.wanted is None and not self.request.sampling.stop and not self._stop_ids
 
     def deliver(self, chunk: Chunk, sink: TokenSink) -> None:
         """Hand the ids of a chunk to the sink, with their scores where they are wanted."""
@@ -285,6 +289,23 @@ class Transcript:
         if chunk.tokens is None:
             _fail("a chunk without token_ids")
         self._came += len(chunk.tokens)
+        new = self._take_plain(chunk.tokens) if self._plain and chunk.best is None else self._take_each(chunk)
+        if chunk.finish is not None:
+            self._end(chunk)
+        return new
+
+    def _take_plain(self, tokens: Sequence[int]) -> list[int]:
+        """Ids that nothing but their number can end, without log-probabilities."""
+        if len(self.tokens) + len(tokens) > self.request.max_tokens:
+            _fail(f"more than max_tokens {self.request.max_tokens} ids")
+        for token in tokens:
+            self.piece(token)  # refuses one that the vocabulary does not have
+        self.tokens += tokens
+        self.margins += [None] * len(tokens)
+        return list(tokens)
+
+    def _take_each(self, chunk: Chunk) -> list[int]:
+        assert chunk.tokens is not None
         new: list[int] = []
         for place, token in enumerate(chunk.tokens):
             if len(self.tokens) >= self.request.max_tokens:
@@ -300,8 +321,6 @@ class Transcript:
             if self._stops.push(self.piece(token)) or token in self._stop_ids:
                 self.finish = "stop"
                 break
-        if chunk.finish is not None:
-            self._end(chunk)
         return new
 
     def close(self, usage: Usage | None) -> None:
@@ -317,6 +336,8 @@ class Transcript:
             _fail(f"usage of {usage.completion_tokens} tokens, {self._came} came")
         if (usage.cached_tokens or 0) > usage.prompt_tokens:
             _fail(f"usage of {usage.cached_tokens} cached tokens in a prompt of {usage.prompt_tokens}")
+        if self.cold and usage.cached_tokens:
+            _fail(f"usage of {usage.cached_tokens} cached tokens under a salt of its own")
         self.cached = usage.cached_tokens
 
     def _end(self, chunk: Chunk) -> None:

@@ -212,6 +212,7 @@ class ManagedVllmBackend(_VllmBackend):
     kind: Literal["vllm-managed"]
     weights: _Text
     executable: _Text = "vllm"
+    start_s: Annotated[int, Field(ge=1, le=86_400)] | None = None  # until it answers
     flags: list[str] = []
 
 

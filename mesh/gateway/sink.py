@@ -63,7 +63,12 @@ class TokenStream:
         piece = self._piece(token)
         if self._line is not None:
             self._line.push(token, piece, scores)
-        self._add(self._text.push(piece), ended=self._text.stopped)
+            self._add(self._text.push(piece), ended=self._text.stopped)
+            return
+        text = self._text.push(piece).text
+        if text and not self._abandoned:
+            self._parts.append(text)
+            self._changed.set()
 
     async def settle(self) -> int | None:
         self._add(self._text.finish(), ended=True)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import codecs
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(NamedTuple):
     """Text that may go out, and the number of ids whose bytes all lie in what has been released by its end."""
 
     text: str
@@ -48,6 +47,17 @@ class TextStream:
         """Add the bytes of the next id. The text is empty while they complete no character or may begin a stop."""
         if self.stopped or not piece:
             return Released("", self.delivered)
+        if not self._stops and not self._ends:
+            # nothing is held, so that whole characters go out as they come: nearly every token of nearly every answer
+            try:
+                text = piece.decode()
+            except UnicodeDecodeError:
+                pass
+            else:
+                self._pushed += len(piece)
+                self._released = self._pushed
+                self.delivered += 1
+                return Released(text, self.delivered)
         self._pushed += len(piece)
         self._ends.append(self._pushed)
         self._held += piece

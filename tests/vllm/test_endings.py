@@ -142,6 +142,8 @@ def test_death_of_the_server_in_mid_stream_is_an_honest_end(
 
 
 def test_client_that_leaves_stops_the_generation(server: RealServer, model: Path, tmp_path: Path) -> None:
+    server.be(model)
+
     async def main() -> None:
         engine = await VllmEngine.start(VllmConfig(server.url, weights=model, dtype="float32", device="cpu"))
         async with running(tmp_path) as steward:
