@@ -28,8 +28,9 @@ class AnswerReader:
         self.reusable = False
         self._head, self._body = head, body
         self._rest = b""
-        self._step: Callable[[bytes], bytes | None] = self._read_head
+        self._step: Callable[[bytes], bytes] = self._read_head
         self._left = 0  # bytes of the body, or of its chunk
+        self._closes = False  # the line that ends a chunk is to come
 
     def feed(self, data: bytes) -> None:
         """Raises MalformedAnswer, also for what comes after the end, and what `head` and `body` raise."""
@@ -38,11 +39,7 @@ class AnswerReader:
         while data:
             if self.whole:
                 raise MalformedAnswer("more than one answer")
-            rest = self._step(data)
-            if rest is None:  # more has to come first
-                self._rest = data
-                return
-            data = rest
+            data = self._step(data)
 
     def end(self) -> bool:
         """The connection is closed. Whether that is how the answer ends."""
@@ -50,12 +47,12 @@ class AnswerReader:
             self.whole = True
         return self.whole
 
-    def _read_head(self, data: bytes) -> bytes | None:
+    def _read_head(self, data: bytes) -> bytes:
         end = data.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
         if end < 0:
             if len(data) >= MAX_HEAD_BYTES:
                 raise MalformedAnswer(f"a head of over {MAX_HEAD_BYTES} bytes")
-            return None
+            return self._wait(data)
         first, *lines = data[:end].split(b"\r\n")
         told = _STATUS.match(first)
         if told is None:
@@ -91,7 +88,7 @@ class AnswerReader:
         elif coding is not None:
             if coding.lower() != "chunked" or length is not None:
                 raise MalformedAnswer("a body in a transfer-encoding that is not known")
-            self._step = self._read_size
+            self._step = self._read_chunks
         elif length is not None:
             if not re.fullmatch(r"[0-9]{1,18}", length):
                 raise MalformedAnswer("a content-length that is no number")
@@ -113,48 +110,51 @@ class AnswerReader:
         self._body(data)
         return b""
 
-    def _read_size(self, data: bytes) -> bytes | None:
-        end = data.find(b"\r\n", 0, _MAX_LINE_BYTES)
-        if end < 0:
-            if len(data) >= _MAX_LINE_BYTES:
-                raise MalformedAnswer("a chunk without a size")
-            return None
-        size = _SIZE.match(data[:end])
-        if size is None:
-            raise MalformedAnswer("a chunk without a size")
-        self._left = int(size[1], 16)
-        self._step = self._read_chunk if self._left else self._read_trailer
-        return data[end + 2 :]
+    def _read_chunks(self, data: bytes) -> bytes:
+        """As many as are there, handed on together: a stream's events come in chunks of their own."""
+        at, parts = 0, []
+        try:
+            while True:
+                if self._left:
+                    part = data[at : at + self._left]
+                    parts.append(part)
+                    at += len(part)
+                    self._left -= len(part)
+                    if self._left:
+                        return b""
+                    self._closes = True
+                if self._closes:
+                    if len(data) - at < 2:
+                        return self._wait(data[at:])
+                    if data[at : at + 2] != b"\r\n":
+                        raise MalformedAnswer("a chunk that is longer than it says")
+                    at, self._closes = at + 2, False
+                end = data.find(b"\r\n", at, at + _MAX_LINE_BYTES)
+                if end < 0:
+                    if len(data) - at >= _MAX_LINE_BYTES:
+                        raise MalformedAnswer("a chunk without a size")
+                    return self._wait(data[at:])
+                size = _SIZE.match(data, at, end)
+                if size is None:
+                    raise MalformedAnswer("a chunk without a size")
+                at, self._left = end + 2, int(size[1], 16)
+                if not self._left:
+                    self._step = self._read_trailer
+                    return data[at:]
+        finally:
+            if parts:
+                self._body(parts[0] if len(parts) == 1 else b"".join(parts))
 
-    def _read_chunk(self, data: bytes) -> bytes | None:
-        left = self._left
-        if len(data) < left:
-            self._left -= len(data)
-            self._body(data)
-            return b""
-        if left:
-            self._left = 0
-            self._body(data if len(data) == left else data[:left])
-            return self._after_chunk(data[left:])
-        return self._after_chunk(data)
+    def _wait(self, rest: bytes) -> bytes:
+        """More has to come before `rest` means anything."""
+        self._rest = rest
+        return b""
 
-    def _after_chunk(self, data: bytes) -> bytes | None:
-        self._step = self._read_chunk_end
-        return self._read_chunk_end(data) if len(data) >= 2 else data
-
-    def _read_chunk_end(self, data: bytes) -> bytes | None:
-        if len(data) < 2:
-            return None
-        if data[:2] != b"\r\n":
-            raise MalformedAnswer("a chunk that is longer than it says")
-        self._step = self._read_size
-        return data[2:]
-
-    def _read_trailer(self, data: bytes) -> bytes | None:
+    def _read_trailer(self, data: bytes) -> bytes:
         end = data.find(b"\r\n", 0, _MAX_LINE_BYTES)
         if end < 0:
             if len(data) >= _MAX_LINE_BYTES:
                 raise MalformedAnswer("a trailer without an end")
-            return None
+            return self._wait(data)
         self.whole = end == 0
         return data[end + 2 :]

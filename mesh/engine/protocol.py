@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeGuard, runtime_checkable
 
@@ -83,6 +83,16 @@ def scores_wanted(sink: TokenSink) -> int | None:
 def taken_whole(sink: TokenSink) -> bool:
     """Whether nobody sees a token of `sink` before the last one is there."""
     return bool(getattr(sink, "taken_whole", False))
+
+
+def put_all(sink: TokenSink, tokens: Sequence[int]) -> None:
+    """Put several that came together, which a sink with a method `put_all` takes in one."""
+    at_once: Callable[[Sequence[int]], None] | None = getattr(sink, "put_all", None)
+    if at_once is not None and len(tokens) > 1:
+        at_once(tokens)
+        return
+    for token in tokens:
+        sink.put(token)
 
 
 def cold_wanted(sink: TokenSink) -> bool:

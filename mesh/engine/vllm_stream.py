@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn
 
 import msgspec
 
-from mesh.engine.protocol import Scores, TokenSink
+from mesh.engine.protocol import Scores, TokenSink, put_all
 from mesh.engine.stops import StopMatcher
 from mesh.errors import EngineError, EngineFailed
 from mesh.schema.limits import MAX_TOKEN_ID
@@ -89,6 +89,12 @@ class EventReader:
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """The events that `data` completes. Raises EngineFailed for one that is malformed, an error, or too long."""
+        if not self._rest and data.endswith(b"\n"):
+            # whole lines, as a server that writes an event at a time sends them
+            for line in data.split(b"\n"):
+                if line.startswith(b"data:"):
+                    yield read_event(line[5:].strip())
+            return
         self._rest += data
         while (end := self._rest.find(b"\n")) >= 0:
             line = bytes(self._rest[:end]).rstrip(b"\r")
@@ -262,16 +268,17 @@ class Transcript:
     def deliver(self, chunk: Chunk, sink: TokenSink) -> None:
         """Hand the ids of a chunk to the sink, with their scores where they are wanted."""
         before = len(self.tokens)
-        for place, token in enumerate(self.take(chunk), before):
-            try:
-                if self.wanted is None:
-                    sink.put(token)
-                else:
+        new = self.take(chunk)
+        try:
+            if self.wanted is None:
+                put_all(sink, new)
+            else:
+                for place, token in enumerate(new, before):
                     sink.put(token, self.scores[place])
-            except EngineError:
-                raise
-            except Exception as e:  # noqa: BLE001 - whatever the sink's fault is, the serve has an end
-                raise EngineFailed(f"vllm engine: the sink failed: {type(e).__name__}") from None
+        except EngineError:
+            raise
+        except Exception as e:  # noqa: BLE001 - whatever the sink's fault is, the serve has an end
+            raise EngineFailed(f"vllm engine: the sink failed: {type(e).__name__}") from None
 
     def take(self, chunk: Chunk) -> list[int]:
         """Raises EngineFailed where the server broke one of its promises."""

@@ -70,6 +70,17 @@ class TokenStream:
             self._parts.append(text)
             self._changed.set()
 
+    def put_all(self, tokens: Sequence[int]) -> None:
+        pieces = [self._piece(token) for token in tokens]
+        if self._line is not None or not self._text.plain:
+            for token in tokens:
+                self.put(token)
+            return
+        text = self._text.push_all(pieces).text
+        if text and not self._abandoned:
+            self._parts.append(text)
+            self._changed.set()
+
     async def settle(self) -> int | None:
         self._add(self._text.finish(), ended=True)
         self.settled = True
