@@ -68,7 +68,8 @@ async def ids(engine: VllmEngine) -> tuple[int, ...]:
 
 
 async def serve_all(engine: VllmEngine, folder: Path) -> list[Sealed]:
-    """`COUNT` chats, `AT_ONCE` at a time, each other four streamed."""
+    """`COUNT` chats, `AT_ONCE` at a time, each other four streamed. The longest fill a block of a CPU's prefix cache,
+    128 ids, so that some serves are warm."""
     assert engine.self_check.deterministic, engine.self_check.reason
     async with running(folder) as steward:
         gateway = Gateway(steward, [engine], GatewayConfig())
@@ -78,7 +79,7 @@ async def serve_all(engine: VllmEngine, folder: Path) -> list[Sealed]:
         async def caller() -> None:
             for number in numbers:
                 sampling = SAMPLINGS[number % len(SAMPLINGS)]
-                said = f"tell me about {'the ' * (number % 30)}number {number}"
+                said = f"tell me about {'the ' * (number % 10 * 16)}number {number}"
                 disclosure = await disclosed(
                     port, engine.recipe_id, said, stream=number % 8 >= 4, max_tokens=TOKENS, **sampling
                 )
