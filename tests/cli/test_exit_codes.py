@@ -180,6 +180,7 @@ serve --reference --cpu-calibration garbage                           | 3  | cal
 receipts energy --state state                                         | 0  | absent
 receipts energy --state none                                          | 3  | none: no ledger here
 receipts energy --state damaged                                       | 10 | damaged/ledger.sqlite
+receipts energy --state state --svg good.cbor                         | 3  | good.cbor: file exists
 receipts energy --state state --by weather                            | 2  | --by
 
 serve                                                                 | 2  | --gguf FILE, --vllm URL or --reference
