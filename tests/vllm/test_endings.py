@@ -134,7 +134,7 @@ def test_death_of_the_server_in_mid_stream_is_an_honest_end(
     assert outcome["tokens_out"] >= 3
     assert receipt["receipt"]["output_commitment"]
 
-    wait_for("the old server's processes are gone", lambda: not [one for one in tree if one.is_running()], 60)
+    wait_for("the old server's processes are gone", lambda: not [one for one in tree if one.is_running()], START_S)
     wait_for("the gateway is ready again", lambda: served.get("/readyz")[0] == 200, START_S)
     status, answer = served.answer(max_tokens=8)
     assert status == 200, answer
