@@ -28,8 +28,11 @@ demo: $(VENV)/.base  ## a sealed serve on a real model, verified, replayed, and 
 serve: $(VENV)/.base  ## serve the demo's model on loopback, state in ./state
 	$(BIN)/mesh serve --gguf packaged --state state
 
+# A process per core, each of which takes whole files: what a file's tests share is made once. They start a few hundred
+# interpreters, and where none may keep compiled modules each compiles the package anew.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev  ## the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # vLLM in an environment of its own: it pins what the mesh does not, and weighs 2 GB. `vllm serve` reads the version of
 # the distribution called vllm, which a CPU build is not.

@@ -203,7 +203,9 @@ class Metering:
         if self._state != "running" or self._thread_ended:
             return "meter-stopped"
         since = self._reading_since
-        return "meter-late" if since is not None and time.monotonic() - since > PATIENCE_S else None
+        if since is None:
+            return None
+        return "meter-late" if time.monotonic() - since > PATIENCE_S else None
 
     def _stir(self) -> None:
         """The thread has something to look at more often than while nothing ran."""

@@ -21,7 +21,19 @@ from mesh.replay.replayer import replay
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.request import ServeRequest, decision_digest, payload_digest
-from tests.gateway.serving import DECIDE, NONCE, YES_NO, Deciding, Reply, Scripted, ask, house, question
+from tests.gateway.serving import (
+    DECIDE,
+    NONCE,
+    YES_NO,
+    Ahead,
+    Deciding,
+    Reply,
+    Scripted,
+    ask,
+    house,
+    question,
+    run_ahead,
+)
 from tests.support.tiny_gguf import write_tiny_gguf
 
 
@@ -232,10 +244,13 @@ def test_an_engine_that_fails_is_sealed_and_another_may_decide(tmp_path: Path) -
 
 
 def test_a_deadline_and_a_client_that_leaves_are_sealed_without_a_decision(tmp_path: Path) -> None:
-    async def main() -> None:
+    async def main(loop: Ahead) -> None:
         engine = Deciding(holds=True)
-        async with house(tmp_path, engine) as gate:
-            late = await gate.post(question(mesh={"deadline_s": 1}), path=DECIDE)
+        async with house(tmp_path, engine, deadline_s=60) as gate:
+            asking = asyncio.ensure_future(gate.post(question(), path=DECIDE))
+            await engine.held.wait()
+            loop.ahead += 60
+            late = await asking
             assert late.code == (504, "deadline_exceeded")
             engine.held.clear()
             leaving = asyncio.ensure_future(gate.post(question(), path=DECIDE))
@@ -247,7 +262,7 @@ def test_a_deadline_and_a_client_that_leaves_are_sealed_without_a_decision(tmp_p
                 assert (outcome.finish, outcome.reason, outcome.decision) == ("cancelled", reason, None)
                 assert sealed.value.output_commitment is None
 
-    asyncio.run(main())
+    run_ahead(main)
 
 
 def test_a_decision_waits_its_turn_and_a_full_queue_says_so(tmp_path: Path) -> None:
