@@ -38,7 +38,7 @@ async def test_overview_shows_what_is_served_and_what_it_costs(tmp_path: Path) -
         assert await tab.overflowing() == []
         await tab.picture("overview")
         await tab.page.check("input[value='86400']")
-        await until(lambda: tab.page.evaluate("() => document.querySelector('.tiles').innerText.includes('24 hours')"))
+        await until(lambda: tab.page.evaluate("() => document.querySelector('.tiles').innerText.includes('last 24 h')"))
 
 
 @seen
