@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -49,6 +50,7 @@ _SMALL_VOCABULARY: Final = 256
 # At most this many are asked for in one answer: if it is cut, so many may have been made that no receipt counts.
 _WHOLE_TOKENS: Final = 64
 _SLOWEST_TOKEN_S: Final = 1
+_QUICK_S: Final = 0.002
 
 
 class VllmEngine:
@@ -86,6 +88,7 @@ class VllmEngine:
         self._facts: ServerFacts
         self._up = False
         self._closed = False
+        self._disk_is_quick = False
         self._met = False  # the server that was asked last is the one that was measured
         self._restarting: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -266,7 +269,12 @@ class VllmEngine:
     # --- whether it still is what it was
 
     async def _check_weights(self) -> None:
-        changed = None if self._weights is None else await asyncio.to_thread(self._weights.changed)
+        if self._weights is None:
+            return
+        began_s = time.perf_counter()
+        # a thread costs more than a local disk takes to answer; a disk that is far may take any time
+        changed = self._weights.changed() if self._disk_is_quick else await asyncio.to_thread(self._weights.changed)
+        self._disk_is_quick = time.perf_counter() - began_s < _QUICK_S
         if changed is not None:
             raise WeightsChanged(
                 f"model folder: {changed}: restart the gateway to digest it again and serve it as it is"
