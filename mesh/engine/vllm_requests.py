@@ -63,10 +63,12 @@ def completion_body(
     margins: bool,
     scores: int | None = None,
     grammar: str | None = None,
+    streamed: bool = True,
+    salt: str | None = None,
 ) -> dict[str, Any]:
     """Every parameter of the sampling is there, so that neither the server's defaults nor the model folder's
     generation_config.json decide anything. `scores`: of how many of the likeliest ids log-probabilities are wanted,
-    None: none."""
+    None: none. `salt`: of a prefix cache of its own."""
     sampling = request.sampling
     body: dict[str, Any] = {
         "model": model,
@@ -75,8 +77,8 @@ def completion_body(
         "min_tokens": 0,
         "n": 1,
         "echo": False,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream": streamed,
+        **({"stream_options": {"include_usage": True}} if streamed else {}),
         "return_token_ids": True,
         "temperature": sampling.temperature_u / MILLION,
         "top_p": sampling.top_p_u / MILLION,
@@ -96,6 +98,8 @@ def completion_body(
         "length_penalty": 1.0,
         "watermarking": False,
     }
+    if salt is not None:
+        body["cache_salt"] = salt
     if grammar is not None:
         body["structured_outputs"] = {"grammar": grammar}
     if margins or scores is not None:
@@ -111,9 +115,9 @@ def bent(request: ServeRequest) -> bool:
     ) != (0, 0, 1_000_000)  # fmt: skip
 
 
-def served(transcript: Transcript, usage: Usage | None, **told: Any) -> Served:
+def served(transcript: Transcript, usage: Usage | None, *, raw: bool, **told: Any) -> Served:
     """What the engine gives back. `tokens_out` is the server's own count, absent where it was not asked to the end;
-    `told` is what else the engine says in the outcome."""
+    `told` is what else the engine says in the outcome, `raw` whether its log-probabilities are the model's own."""
     made = len(transcript.tokens)
     outcome = ServeOutcome.of(
         finish=transcript.finish or "cancelled", counted_by="engine",
@@ -121,5 +125,5 @@ def served(transcript: Transcript, usage: Usage | None, **told: Any) -> Served:
         tokens_accepted=made, cache_hit_tokens=transcript.cached, **told,
     )  # fmt: skip
     margins = tuple(margin for margin in transcript.margins if margin is not None)
-    whole = len(margins) == made and not bent(transcript.request)
+    whole = len(margins) == made and raw and not bent(transcript.request)
     return Served(tuple(transcript.tokens), outcome, margins if whole else None)

@@ -9,9 +9,10 @@ from cddl_verifier import Validator
 
 from conformance.case import ACCEPT, Case
 from conformance.client import Client, main
-from conformance.regenerate import ROOT, VECTORS, all_cases
+from conformance.regenerate import ROOT, VECTORS
 from conformance.runner import read_index
 from conformance.writer import item
+from tests.support.vector_cases import CASES
 
 QUESTIONS, _ = read_index(VECTORS)
 VALIDATOR = Validator(ROOT / "vectors" / "mesh.cddl")
@@ -29,7 +30,7 @@ RULES = {
     "grant": ("grant", 2),
     "settings": ("settings", None),
 }
-SHAPED = [case for case in all_cases() if case.op in RULES]
+SHAPED = [case for case in CASES if case.op in RULES]
 # What the CDDL says in a comment, since CDDL cannot.
 ONLY_IN_WORDS = {
     "disclosure/settings-long", "grant/schema-no-end", "grant/schema-both-ends", "identity/schema-recipe-blank",
@@ -89,7 +90,7 @@ def as_cbor(case: Case) -> bytes | None:
 
 
 def test_cddl_agrees_about_identities():
-    asked = [(case, data) for case in all_cases() if case.op in IDENTITIES and (data := as_cbor(case)) is not None]
+    asked = [(case, data) for case in CASES if case.op in IDENTITIES and (data := as_cbor(case)) is not None]
     assert len(asked) > 100
     for case, data in asked:
         if case.exit == ACCEPT or case.answer == "schema":
