@@ -15,8 +15,8 @@ import pytest
 from mesh.identity.document import MAX_DOCUMENT_BYTES
 from mesh.identity.shard import ShardIdentity
 from mesh.ledger import Ledger
+from mesh.schema.envelope import SigningKey
 from tests.identity.identities import CUT, OTHER, binding, block, cut, evidence, identity
-from tests.support.stewards import KEY
 from tests.support.tiny_gguf import write_tiny_gguf
 
 
@@ -114,7 +114,7 @@ def test_check_route_asks_the_registry(mesh, write, tmp_path):
     near, far, state = write("near.json", cut(0, 2)), write("far.json", cut(2, 4)), tmp_path / "state"
     route = ["identity", "check-route", near, far, "--registry", "--state", state]
     assert mesh(*route).code == 3  # no ledger there
-    with Ledger.open(state / "ledger.sqlite", steward=KEY.public) as ledger:
+    with Ledger.open(state / "ledger.sqlite", steward=SigningKey(os.urandom(32)).public) as ledger:
         assert mesh(*route, "--for-certification").code == 10
         ledger.register_recipe(identity()).result()
         assert "uncertified: dark" in mesh(*route).out
