@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from conformance.case import ACCEPT, NOTHING, REJECT
 from conformance.replayer import replay_line
@@ -41,6 +42,7 @@ from mesh.schema.request import (
 )
 from mesh.schema.trust import Trust
 from mesh.schema.value import Value
+from mesh.schema.view import sealed_view, settings_view
 
 V = TypeVar("V", bound=Value)
 
@@ -80,6 +82,8 @@ class Client:
             "disclosure": lambda name: Disclosure.from_bytes(self._read(name)).request.id.text,
             "settings": self.settings,
             "weights": self.weights,
+            "receipt-view": self.receipt_view,
+            "settings-view": self.settings_view,
             "trust": lambda name: str(len(self._trust(name))),
             "envelope": self.envelope,
             "sequence": self.sequence,
@@ -102,7 +106,11 @@ class Client:
         return ACCEPT, "" if line is None else f"{line}\n"
 
     def _read(self, name: str) -> bytes:
-        return (self._folder / name).read_bytes()
+        """A file, or one that is grown here: `HEAD+COUNT+TAIL`, with COUNT times the letter a between the two."""
+        if "+" not in name:
+            return (self._folder / name).read_bytes()
+        first, count, last = name.split("+")
+        return self._read(first) + b"a" * int(count) + self._read(last)
 
     def _trust(self, name: str) -> Trust:
         return Trust.parse(self._read(name))
@@ -160,6 +168,15 @@ class Client:
             raise SchemaError("weights: names must be sorted, each once")
         return ContentId.of_canonical("weights", data).text
 
+    def receipt_view(self, name: str, trust: str) -> str:
+        keys = self._trust(trust)
+        return _json_digest(sealed_view(verify(self._read(name), RECEIPT_TYPE, keys)))
+
+    def settings_view(self, name: str) -> str:
+        data = self._read(name)
+        value = canonical.decode_map(data, max_bytes=MAX_SETTINGS_BYTES)
+        return _json_digest(settings_view(ContentId.of_canonical("settings", data), value))
+
     def envelope(self, kind: str, name: str, trust: str) -> str:
         keys = self._trust(trust)
         return verify(self._read(name), _TYPES[kind], keys).id.text
@@ -199,6 +216,18 @@ class Client:
 
 def _bytes(text: str) -> bytes:
     return b"" if text == NOTHING else bytes.fromhex(text)
+
+
+def _json_digest(view: object) -> str:
+    """Over the one spelling of RFC 8785. No view holds a float, so what is left of it are keys and escapes."""
+    spelled = json.dumps(_sorted(view), ensure_ascii=False, separators=(",", ":"))
+    return ContentId.of_bytes(spelled.encode()).text
+
+
+def _sorted(view: Any) -> Any:
+    if isinstance(view, dict):
+        return {key: _sorted(view[key]) for key in sorted(view, key=lambda key: key.encode("utf-16-be"))}
+    return [_sorted(each) for each in view] if isinstance(view, list) else view
 
 
 def _start(prompt_hash: str, max_tokens: str) -> tuple[bytes, int]:

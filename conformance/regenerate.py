@@ -35,6 +35,8 @@ GROUPS: tuple[str, ...] = (
     "replay_engine",
     "grant",
     "grant_decide",
+    "view",
+    "limits",
 )
 
 # Class, exit code of a command that ends in it, meaning: SPEC.md, section Errors.

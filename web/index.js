@@ -30,4 +30,6 @@ export { checkSequence } from "./sequence.js";
 export { decide } from "./replay.js";
 export { parseReplayer } from "./replayer.js";
 export { referenceCache, referenceTokens } from "./reference.js";
-export { view } from "./view.js";
+export { grantText, parseGrantText, verifyGrant } from "./grant.js";
+export { decideGrant, parseFrame, parseRevoked } from "./decision.js";
+export { sealedView, settingsView, spelled, view } from "./view.js";
