@@ -14,7 +14,9 @@ from conformance.replayer import replay_line
 from mesh.cli.verify import check_statement
 from mesh.engine.protocol import Scores
 from mesh.engine.reference import VOCABULARY, ReferenceEngine, stream
-from mesh.errors import MeshError, SchemaError
+from mesh.errors import BadRequest, MeshError, SchemaError
+from mesh.gateway.fields import millionths
+from mesh.gateway.jsonbody import parse_object
 from mesh.grant.caveats import TOTALS
 from mesh.grant.chain import verify_grant
 from mesh.grant.decision import decide
@@ -33,6 +35,7 @@ from mesh.schema.limits import MAX_PAYLOAD_BYTES, MAX_SETTINGS_BYTES, MAX_TOKENS
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import Receipt
 from mesh.schema.request import (
+    MILLION,
     Sampling,
     ServeRequest,
     payload_digest,
@@ -68,6 +71,7 @@ class Client:
         self._operations: dict[str, Callable[..., str | None]] = {
             "decode": self.decode,
             "id": self.id,
+            "millionths": lambda text: str(_millionths(text)),
             "digest": lambda name: ContentId.of_bytes(self._read(name)).text,
             "text": self.text,
             "request": lambda name: self._value(ServeRequest, name).id.text,
@@ -212,6 +216,15 @@ class Client:
             return "admitted"
         first = decision.refusals[0]
         return f"refused {first.block} {first.caveat}"
+
+
+def _millionths(text: str) -> int:
+    """As a gateway takes a number of a request."""
+    try:
+        number = parse_object(f'{{"number":{text}}}'.encode())["number"]
+        return millionths(number, -MILLION, MILLION, param="number")
+    except BadRequest as e:
+        raise SchemaError(str(e)) from None
 
 
 def _bytes(text: str) -> bytes:

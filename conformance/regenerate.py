@@ -35,7 +35,13 @@ GROUPS: tuple[str, ...] = (
     "replay_engine",
     "grant",
     "grant_decide",
+    "frame",
+    "revocations",
+    "hashed",
+    "settings",
+    "decimals",
     "view",
+    "security",
     "limits",
 )
 

@@ -25,6 +25,7 @@ export {
 } from "./values.js";
 export { commitment, opening, opens, payloadDigest, promptHashOfIds, promptHashOfText } from "./commitment.js";
 export { bare, verifyEnvelope } from "./envelope.js";
+export { millionths } from "./decimal.js";
 export { Trust } from "./trust.js";
 export { checkSequence } from "./sequence.js";
 export { decide } from "./replay.js";

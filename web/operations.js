@@ -72,6 +72,7 @@ const operations = (file) => {
     features: () => "reference\nreplay\ngrant",
     decode: (name) => void mesh.decode(file(name), { limit: SETTINGS_BYTES }),
     id: (kind, name) => idOf(kind, (bytes) => mesh.decode(bytes, { limit: SETTINGS_BYTES }))(name),
+    millionths: (text) => String(mesh.millionths(text)),
     digest: (name) => b3(mesh.hash(file(name))),
     text: (form, text) => {
       const parse = FORMS.get(form);
