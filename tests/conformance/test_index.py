@@ -80,7 +80,7 @@ def test_every_step_of_a_list_has_a_case():
         named[case.spec].add(case.rule)
     for anchor, text in SECTIONS.items():
         lists = re.findall(r"To verify[^\n]*(?:\n[^\n]+)*:\n\n((?:\d+\. .*\n(?: {3}.*\n)*)+)", text)
-        assert len(lists) == len(re.findall(r"^To verify", text, re.MULTILINE)), anchor
+        assert len(lists) == len(re.findall(r"\bTo verify\b", text)), anchor
         steps = {int(number) for one in lists for number in re.findall(r"^(\d+)\. ", one, re.MULTILINE)}
         assert steps <= named[anchor], f"{anchor}: no case for {sorted(steps - named[anchor])}"
     rows = {int(number) for number in re.findall(r"^\| (\d+) \|", SECTIONS["replay"], re.MULTILINE)}
@@ -97,11 +97,11 @@ def test_every_step_of_a_list_ends_in_a_class():
     classes = "|".join(name for name, _, _ in CLASSES)
     for anchor, text in SECTIONS.items():
         for head, steps in re.findall(
-            r"(^To verify.*(?:\n.+)*?:)\n\n((?:\d+\. .*\n(?: {3}.*\n)*)+)", text, re.MULTILINE
+            r"(\bTo verify.*(?:\n.+)*?:)\n\n((?:\d+\. .*\n(?: {3}.*\n)*)+)", text, re.MULTILINE
         ):
             for step in re.split(r"^(?=\d+\. )", steps, flags=re.MULTILINE)[1:]:
                 named = re.findall(rf"else `({classes})`\.?", step) + re.findall(rf"\A\d+\. `({classes})`: ", step)
-                for_all = re.findall(rf"each(?: fault| \n?fault)?\s+(?:fault )?is `({classes})`", head)
+                for_all = re.findall(rf"each\s+fault\s+is\s+`({classes})`", head)
                 assert len(named) == 1 or (not named and len(for_all) == 1), f"{anchor}: {step}"
 
 
