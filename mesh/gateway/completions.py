@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from mesh.engine.protocol import TextEngine
+from mesh.engine.protocol import has_text
 from mesh.errors import BadRequest, DeadlineExceeded, EngineFailed, EngineUnavailable, MeshError
 from mesh.gateway import shapes
 from mesh.gateway.answering import Answering, held_answer
@@ -198,7 +198,7 @@ class Completions:
             placed.backend.room.leave(self._clock())
             self._check_open()
         engine = placed.engine
-        piece = engine.piece if isinstance(engine, TextEngine) else lambda token: b""
+        piece = engine.piece if has_text(engine) else lambda token: b""
         choices = [self._choice(call, placed, piece, index) for index in range(call.n)]
         shape = shapes.Shape(chat, choices[0].serve_id, call.model, int(time.time()))
         serve = Serve(call, placed, shape, piece, choices, repeat, deadline, self._clock, failed)

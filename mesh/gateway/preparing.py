@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from mesh.engine.grammars import GrammarEngine
-from mesh.engine.protocol import ScoringEngine, ServingEngine, TextEngine, tool_form
+from mesh.engine.protocol import ScoringEngine, ServingEngine, has_text, tool_form
 from mesh.errors import BadRequest, ContextLengthExceeded
 from mesh.gateway.formats import Format, forced_call
 from mesh.gateway.messages import first_of_tools
@@ -38,9 +38,9 @@ async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int)
         _check_known(ids, engine)
         prompt_hash = prompt_hash_of_ids(ids, call.mesh.nonce)
     else:
-        if not isinstance(engine, TextEngine):
+        if not has_text(engine):
             raise BadRequest("this model takes token ids only", code="text_unsupported", param=call.prompt_param)
-        writer: TextEngine = engine
+        writer = engine
         if call.messages is not None:
             text = await (writer.render(call.messages, call.tools) if call.tools else writer.render(call.messages))
             ids = tuple(await writer.encode(text, special=True))
@@ -106,6 +106,6 @@ def _cap(call: Call, prompt_tokens: int, context: int, default: int) -> int:
 
 
 def _check_known(ids: Sequence[int], engine: ServingEngine) -> None:
-    if isinstance(engine, TextEngine):
+    if has_text(engine):
         for token in set(ids):
             engine.piece(token)

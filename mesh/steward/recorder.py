@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from mesh.engine.protocol import Scores, Served, ServingEngine, scores_wanted
+from mesh.engine.protocol import Scores, Served, ServingEngine, put_all, scores_wanted, taken_whole
 from mesh.errors import EngineError, EngineFailed
 from mesh.schema.limits import MAX_TOKEN_ID
 from mesh.schema.request import ServeRequest
@@ -22,8 +22,21 @@ class Recorder:
         self._max_tokens = max_tokens
         self.cancelled = sink.cancelled
         self.scores_wanted = scores_wanted(sink)
+        self.taken_whole = taken_whole(sink)
         self.put_ids: list[int] = []
         self.closed = False
+
+    def put_all(self, tokens: Sequence[int]) -> None:
+        """`put` of each. Tokens that it would not take are left to it, so that those before them count."""
+        if self.closed:
+            return
+        fit = len(self.put_ids) + len(tokens) <= self._max_tokens
+        if not fit or min(tokens) < 0 or max(tokens) > MAX_TOKEN_ID:
+            for token in tokens:
+                self.put(token)
+            return
+        self.put_ids += tokens
+        put_all(self._sink, tokens)
 
     def put(self, token: int, scores: Scores | None = None) -> None:
         if self.closed:

@@ -6,7 +6,8 @@ import pytest
 from cddl_verifier import Validator
 
 from conformance.case import ACCEPT, Case
-from conformance.regenerate import ROOT, all_cases
+from conformance.regenerate import ROOT
+from tests.support.vector_cases import CASES
 
 VALIDATOR = Validator(ROOT / "vectors" / "mesh.cddl")
 
@@ -23,7 +24,7 @@ RULES = {
     "grant": ("grant", 2),
     "settings": ("settings", None),
 }
-SHAPED = [case for case in all_cases() if case.op in RULES and "input.cbor" in case.files]
+SHAPED = [case for case in CASES if case.op in RULES and "input.cbor" in case.files]
 # What the CDDL says in a comment, since CDDL cannot.
 ONLY_IN_WORDS = {"disclosure/settings-long", "grant/schema-no-end", "grant/schema-both-ends"}
 
