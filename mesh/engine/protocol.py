@@ -25,11 +25,15 @@ class Served:
 
     `margins`, where the engine knows them, has one entry per token: the distance between the best two logits at that
     position, before sampling. 0.0 is an exact tie. None where a bias, penalty or grammar makes it meaningless.
+
+    A typed decision has no tokens, `outcome.decision` says which option, and `decided` has the natural log-probability
+    of each option, in their order.
     """
 
     tokens: tuple[int, ...]
     outcome: ServeOutcome
     margins: tuple[float, ...] | None = None
+    decided: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,19 @@ class ScoringEngine(Protocol):
     """An engine that gives every id with its scores where the sink wants them."""
 
     max_scores: int  # of how many of the likeliest ids; -1: it turned out that it has none to give
+
+
+@runtime_checkable
+class Decider(Protocol):
+    """An engine that makes typed decisions."""
+
+    async def decide(
+        self, request: ServeRequest, prompt: Sequence[int], options: Sequence[Sequence[int]], sink: TokenSink
+    ) -> Served:
+        """Score `options` (token ids, none empty) as ways to go on from `prompt`; the likeliest is the decision, of two
+        that are equal the first. Unless `sampling.ignore_eos`, an option is scored with the end of the answer after it.
+        Nothing is put into `sink`, which only says when nobody wants it any more. Raises as `serve` does."""
+        ...
 
 
 @runtime_checkable

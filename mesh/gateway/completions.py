@@ -1,4 +1,5 @@
-"""One answer, from a request's bytes to its sealed receipt: `/v1/chat/completions` and `/v1/completions`.
+"""One answer, from a request's bytes to its sealed receipt: `/v1/chat/completions`, `/v1/completions` and
+`/mesh/v1/decide`.
 
 The serve runs in a task of its own that outlives its handler: a client that goes away is told to the engine through the
 sink, and the receipt is sealed all the same. What is refused before the intent is written has a plain HTTP status; the
@@ -24,6 +25,7 @@ from mesh.gateway.answering import Answering, held_answer
 from mesh.gateway.backends import Backends, Placed
 from mesh.gateway.choices import CUT_S, OTHER_CHOICE, Choice, Outcome, Serve, fault_of, request_of
 from mesh.gateway.config import GatewayConfig
+from mesh.gateway.deciding import parse_decide
 from mesh.gateway.intake import Intake
 from mesh.gateway.openai import Call, parse_chat, parse_completion
 from mesh.gateway.repeats import Answers
@@ -45,7 +47,7 @@ GRANT = web.RequestKey("grant", Terms)  # what bounds the caller, where somethin
 
 
 class Completions:
-    """The handlers of both routes, over the backends there are."""
+    """The handlers of these routes, over the backends there are."""
 
     def __init__(
         self,
@@ -74,6 +76,9 @@ class Completions:
 
     async def text(self, request: web.Request) -> web.StreamResponse:
         return await self._handle(request, parse_completion, chat=False)
+
+    async def decide(self, request: web.Request) -> web.StreamResponse:
+        return await self._handle(request, parse_decide, chat=False)
 
     async def drain(self, deadline_s: float) -> None:
         """Take nothing new and send away what waits; let what runs end until the deadline, then cut it. All of it is
@@ -229,6 +234,7 @@ class Completions:
                     serve_id=choice.serve_id,
                     idempotency=_idempotency(serve, choice),
                     prompt_text=placed.prepared.text,
+                    options=placed.prepared.options,
                 )
             )
             self._running[task] = choice.sink

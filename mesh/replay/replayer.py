@@ -52,7 +52,9 @@ async def _verdict(
     if receipt.outcome.finish not in _REPLAYED_FINISHES:
         return not_replayable(2, "incomplete-serve", field="finish", detail=receipt.outcome.finish)
     if receipt.output_commitment is None:
-        return not_replayable(3, "no-commitment")
+        decided = receipt.outcome.decision is not None
+        detail = "a typed decision commits to no output: nothing was made" if decided else None
+        return not_replayable(3, "no-commitment", detail=detail)
     if claim is None:
         return not_replayable(4, "no-opening")
     if claim.opened and claim.output is not None and (fault := claim.contradiction(claim.output)) is not None:
