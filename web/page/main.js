@@ -85,6 +85,7 @@ function decoded(text) {
 async function route(moved = true) {
   const now = place();
   const mine = ++turn;
+  main.removeAttribute("data-ready");
   view = views[now.view];
   document.title = `${view.title} · mesh`;
   for (const link of document.querySelectorAll("nav a")) {
@@ -100,7 +101,9 @@ async function route(moved = true) {
   try {
     if (!started) await meet();
     if (mine === turn) await view.show(now.name, now.query);
-    if (mine === turn) main.setAttribute("data-ready", now.view);
+    if (mine !== turn) return;
+    main.setAttribute("data-ready", now.view);
+    notice(null);
   } catch (error) {
     if (mine === turn) failed(error);
   }
