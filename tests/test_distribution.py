@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-WEB = {f"mesh/web/{path.name}" for path in (*(ROOT / "web").glob("*.js"), ROOT / "web" / "client.mjs")}
+MODULES = [*(ROOT / "web").glob("*.js"), ROOT / "web" / "client.mjs", *(ROOT / "web" / "page").iterdir()]
+WEB = {"mesh/" + path.relative_to(ROOT).as_posix() for path in MODULES}
 
 
 @pytest.fixture(scope="module")
