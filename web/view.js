@@ -5,8 +5,6 @@
 import { toHex } from "./bytes.js";
 import { contentIdText, serveIdText, stewardText } from "./ids.js";
 
-// Digests of identities, which are SHA-256.
-const SHA256 = new Set(["model_artifact_digest", "runtime_recipe_digest", "recipe-in"]);
 const HEX = new Set(["output_commitment", "opening", "nonce", "payload", "output"]);
 
 /**
@@ -26,6 +24,25 @@ export function view(value, field = "") {
   return value;
 }
 
+/** @param {import("./envelope.js").Verified} verified @returns {Record<string, any>} what a gateway answers */
+export function sealedView({ type, value, id }) {
+  return { view_of: "application/cose", [`${type}_id`]: contentIdText(id), [type]: view(value) };
+}
+
+/** @param {Uint8Array} digest @param {Map<string, any>} settings @returns {Record<string, any>} */
+export function settingsView(digest, settings) {
+  return { view_of: "application/cbor", digest: contentIdText(digest), settings: view(settings) };
+}
+
+/** @param {any} it what `view` gives @returns {string} in the one spelling of RFC 8785 */
+export function spelled(it) {
+  if (Array.isArray(it)) return `[${it.map(spelled).join(",")}]`;
+  if (typeof it !== "object") return JSON.stringify(it);
+  // Plain sort() compares UTF-16 units, which is the order there.
+  const members = Object.keys(it).sort().map((key) => `${JSON.stringify(key)}:${spelled(it[key])}`);
+  return `{${members.join(",")}}`;
+}
+
 /** @param {[string, any][]} entries @returns {Record<string, any>} */
 function object(entries) {
   /** @type {Record<string, any>} */
@@ -42,5 +59,5 @@ function bytesView(bytes, field) {
   if (field === "steward" && bytes.length === 32) return stewardText(bytes);
   if (field === "serve_id" && bytes.length === 16) return serveIdText(bytes);
   if (HEX.has(field) || bytes.length !== 32) return toHex(bytes);
-  return SHA256.has(field) ? `sha256:${toHex(bytes)}` : contentIdText(bytes);
+  return contentIdText(bytes);
 }

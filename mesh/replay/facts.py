@@ -13,7 +13,6 @@ from mesh.replay.verdict import Reason
 from mesh.schema.disclosure import settings_digest
 from mesh.schema.ids import ContentId
 from mesh.schema.receipt import EngineBlock
-from mesh.schema.view import view
 
 _TOLD_MAX = 8  # differing settings named in a verdict
 
@@ -126,8 +125,8 @@ def _printable(name: str) -> str:
 
 
 def _other(reason: Reason, field: str, receipt: EngineFacts, here: EngineFacts) -> Other:
-    theirs, ours = (_text(view(getattr(side, field), field)) for side in (receipt, here))
-    return Other(reason, field, f"the receipt has {theirs}, this engine {ours}")
+    theirs, ours = getattr(receipt, field), getattr(here, field)
+    return Other(reason, field, f"the receipt has {_text(theirs)}, this engine {_text(ours)}")
 
 
 def _text(value: str | bytes | None) -> str:

@@ -61,7 +61,7 @@ def test_every_caveat_has_a_flag(mesh, key):
         "--not-after", "2027-01-01T00:00:00Z", "--total-uj", "70", "--total-tokens", "80",
     )  # fmt: skip
     assert mesh("grant", "inspect", grant, "--json").json["blocks"][0]["caveats"] == {
-        "model-in": [WEIGHTS.text, "b3:" + "02" * 32], "recipe-in": ["sha256:" + "03" * 32, "tiny"],
+        "model-in": [WEIGHTS.text, "b3:" + "02" * 32], "recipe-in": ["b3:" + "03" * 32, "tiny"],
         "backend-in": ["a/b/c/d/e/f"], "blueprint-in": ["b3:" + "04" * 32], "steward-in": [STEWARD],
         "fidelity-at-least": 1, "max-tokens": 8, "max-uj": 7, "not-before": "1767225600000000000",
         "not-after": "1798761600000000000", "total-uj": 70, "total-tokens": 80,
@@ -77,7 +77,7 @@ def test_every_caveat_has_a_flag(mesh, key):
     "flags",
     [
         ("--model-in", "b3:00"), ("--steward-in", "b3:" + "00" * 32), ("--max-tokens", "many"), ("--max-uj", "-1"),
-        ("--not-after", "friday"), ("--blueprint-in", "x"), ("--no-such", "1"), ("--recipe-in", "b3:" + "03" * 32),
+        ("--not-after", "friday"), ("--blueprint-in", "x"), ("--no-such", "1"), ("--recipe-in", "b3:03"),
         ("--recipe-in", "sha256:03"),
     ],
 )  # fmt: skip
