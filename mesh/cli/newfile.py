@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 PUBLIC = 0o644
 PRIVATE = 0o600  # disclosures hold prompts and answers
+
+
+def check_new(path: Path) -> None:
+    """Raises OSError where `write_new` would, as far as that can be known without writing."""
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    os.stat(path.parent)
 
 
 def write_new(path: Path, chunks: Iterable[bytes], *, mode: int = PUBLIC) -> None:

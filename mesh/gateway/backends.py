@@ -18,6 +18,7 @@ from mesh.errors import (
     Overloaded,
     Refused,
     UsageError,
+    WeightsChanged,
 )
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.openai import Call
@@ -140,7 +141,7 @@ class Backends:
         if not backends:
             raise EngineUnavailable(f"every backend of {call.model!r} was tried")
         if grant is not None:
-            backends = self._granted(backends, grant, call.max_tokens or 1)
+            backends = await _unchanged(self._granted(backends, grant, call.max_tokens or 1))
         full = [fault for backend in backends if (fault := backend.room.overloaded(caller)) is not None]
         if full and len(full) == len(backends):  # said before the work of tokenizing
             raise min(full, key=lambda fault: fault.retry_after_s)
@@ -236,6 +237,25 @@ class Backends:
                 self._prompt_kinds.clear()  # of processes that are gone
             self._prompt_kinds[engine.process] = kind
         return kind
+
+
+async def _unchanged(backends: Sequence[Backend]) -> list[Backend]:
+    """Those whose weights are still what a grant was held against: asked before an engine reads a word of the prompt.
+    One that is away for another reason may be back when its turn comes. Raises WeightsChanged where none is left."""
+    changed: WeightsChanged | None = None
+    left: list[Backend] = []
+    for backend in backends:
+        try:
+            await backend.engine.ready()
+        except WeightsChanged as e:
+            changed = changed or e
+            continue
+        except EngineUnavailable:
+            pass
+        left.append(backend)
+    if changed is not None and not left:
+        raise changed
+    return left
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,9 @@ ROOMS = {
     "mesh/replay": ("tests/replay/test_facts.py", "tests/replay/test_verdict.py", "tests/replay/test_replayer.py",
                     "tests/replay/test_replayer_runs.py", "tests/replay/test_replay_properties.py",
                     "tests/replay/test_gguf_rows.py"),
+    "mesh/grant": ("tests/grant/test_caveats.py", "tests/grant/test_decision.py", "tests/grant/test_chain.py",
+                   "tests/grant/test_text.py", "tests/grant/test_properties.py", "tests/cli/test_grant.py",
+                   "tests/gateway/test_grants.py"),
 }  # fmt: skip
 # A mutant that hangs is one that was noticed.
 TIMEOUT_S = 300
