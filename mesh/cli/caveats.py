@@ -11,6 +11,7 @@ from mesh.errors import SchemaError, TrustFileError
 _MAX_WHOLE = 2**63 - 1  # where the format's integers end
 _MAX_DIGITS = 100  # with zeros before them
 
+
 def add_caveat_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("caveats, all of which must hold; a list is made by giving a flag again")
     for name, metavar, read, what in _LISTS:

@@ -31,7 +31,9 @@ def add_revoked(path: Path, block_id: ContentId) -> bool:
         lines = before if before.endswith(b"\n") or not before else before + b"\n"
         after = lines + f"{block_id.text}\n".encode()
         if len(after) > MAX_REVOCATION_FILE_BYTES:
-            raise UsageError(f"revocation list: would be over {MAX_REVOCATION_FILE_BYTES} bytes, which no gateway reads")
+            raise UsageError(
+                f"revocation list: would be over {MAX_REVOCATION_FILE_BYTES} bytes, which no gateway reads"
+            )
         _replace(path, after, mode)
         os.fsync(folder)
     return True

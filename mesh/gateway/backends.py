@@ -24,6 +24,7 @@ from mesh.gateway.config import GatewayConfig
 from mesh.gateway.openai import Call
 from mesh.gateway.preparing import Prepared, prepare
 from mesh.gateway.room import Room
+from mesh.grant.decision import NOTHING_USED, Used
 from mesh.grant.terms import Terms
 from mesh.schema.ids import ContentId
 from mesh.steward.admission import Admitted, Offer
@@ -141,7 +142,8 @@ class Backends:
         if not backends:
             raise EngineUnavailable(f"every backend of {call.model!r} was tried")
         if grant is not None:
-            backends = await _unchanged(self._granted(backends, grant, call.max_tokens or 1))
+            used = await self._steward.used(grant)
+            backends = await _unchanged(self._granted(backends, grant, call.max_tokens or 1, used))
         full = [fault for backend in backends if (fault := backend.room.overloaded(caller)) is not None]
         if full and len(full) == len(backends):  # said before the work of tokenizing
             raise min(full, key=lambda fault: fault.retry_after_s)
@@ -172,9 +174,11 @@ class Backends:
                     raise
             return Placed(one, admitted, backend)
 
-    def _granted(self, backends: Sequence[Backend], grant: Terms, max_tokens: int) -> list[Backend]:
+    def _granted(
+        self, backends: Sequence[Backend], grant: Terms, max_tokens: int, used: Used = NOTHING_USED
+    ) -> list[Backend]:
         """Those that the grant may admit. Raises GrantRefused, without a question to any engine, where it is none."""
-        refused = [self._steward.refusal(backend.engine, grant, max_tokens=max_tokens) for backend in backends]
+        refused = [self._steward.refusal(each.engine, grant, max_tokens=max_tokens, used=used) for each in backends]
         admitted = [backend for backend, why in zip(backends, refused, strict=True) if why is None]
         for why in refused:
             if why is not None and not admitted:

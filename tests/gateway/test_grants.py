@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,39 @@ def test_a_list_that_cannot_be_read_stops_every_grant(folder, tmp_path, caplog):
             assert str(listed) not in (await post(house, grant)).error["message"]
             listed.write_text("")
             assert (await post(house, grant)).status == 200
+
+    asyncio.run(run())
+
+
+def test_a_list_changed_twice_within_one_tick_of_its_clock_is_read_twice(tmp_path):
+    """The same size, inode and time: nothing but the content says that it is another."""
+    listed = tmp_path / "revoked"
+    listed.write_text(f"{ONE}\n")
+    before = listed.stat()
+    revocations = Revocations(listed)
+    assert revocations.current() == {ONE}
+
+    listed.write_text(f"{TWO}\n")
+    os.utime(listed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert revocations.current() == {TWO}
+
+
+def test_a_pipe_is_no_list_and_holds_nobody_up(tmp_path):
+    listed = tmp_path / "revoked"
+    os.mkfifo(listed)
+    with pytest.raises(UsageError, match="not a regular file"):
+        Revocations(listed)
+
+
+def test_a_clocks_leeway_is_a_setting(folder):
+    async def run():
+        grant = token({"not-after": time.time_ns() - 60 * 10**9})
+        for leeway_s, status in ((2, 403), (3600, 200)):
+            async with granting(folder / str(leeway_s), leeway_ns=leeway_s * 10**9) as house:
+                reply = await post(house, grant)
+                assert reply.status == status
+                if status == 403:
+                    assert reply.error["grant"]["caveat"] == "not-after"
 
     asyncio.run(run())
 
