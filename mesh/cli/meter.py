@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from mesh.cli import calibrate
 from mesh.cli.console import counted, emit, json_safe, note, say
 from mesh.cli.engines import positive, watts_u
 from mesh.cli.exits import ACCEPTED
@@ -46,6 +47,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     recording.add_argument("--out", required=True, metavar="FILE", help="where to; must not exist")
     recording.set_defaults(run=run_record)
+
+    calibrate.add(actions)
 
     for action in (watching, recording):
         action.add_argument("--seconds", type=positive, metavar="N", help="for so long (until Ctrl-C)")

@@ -14,7 +14,7 @@ from mesh.meter.powercap import BOUNDARIES, POWERCAP
 if TYPE_CHECKING:
     from mesh.gateway.config import MeterConfig
 
-FLAGS = ("meter", "rapl_boundary", "gpus")
+FLAGS = ("meter", "rapl_boundary", "gpus", "cpu_calibration")
 
 
 def add_meter_flags(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +28,15 @@ def add_meter_flags(parser: argparse.ArgumentParser) -> None:
         "by number or UUID; may be repeated",
     )
     group.add_argument("--rapl-boundary", choices=BOUNDARIES, help=f"what rapl adds up ({BOUNDARIES[0]})")
+
+
+def add_calibration_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cpu-calibration",
+        type=Path,
+        metavar="FILE",
+        help="in place of --cpu-watts, what `mesh meter calibrate` fitted on this machine",
+    )
 
 
 def add_gpus_flag(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +58,11 @@ def gpus(text: str) -> tuple[int | str, ...]:
     return tuple(int(part) if part.isdigit() and len(part) < 5 else part for part in parts)
 
 
-def flagged(args: argparse.Namespace, *, cpu_watts_u: int | None) -> MeterSpec:
-    """What the flags ask for. Raises UsageError."""
-    spec = MeterSpec(cpu_watts_u)
+def flagged(args: argparse.Namespace, *, cpu_watts_u: int | None, calibration: Path | None = None) -> MeterSpec:
+    """What the flags ask for. Raises UsageError, and MeterError for a calibration that is none."""
+    if cpu_watts_u is not None and calibration is not None:
+        raise UsageError("--cpu-watts and --cpu-calibration: one of them says what a core draws")
+    spec = _calibrated(MeterSpec(cpu_watts_u), calibration)
     for word in args.meter or ():
         kind, equals, rest = word.partition("=")
         if equals and not rest:
@@ -83,7 +94,25 @@ def configured(config: MeterConfig, base: Path) -> MeterSpec:
     tree = {True: POWERCAP, False: None}
     rapl = tree[config.rapl] if isinstance(config.rapl, bool) else base / config.rapl
     nvml = tuple(config.nvml) if isinstance(config.nvml, list) else config.nvml
-    return checked(MeterSpec(config.cpu_watts_u, rapl, config.rapl_boundary, nvml))
+    calibration = None if config.cpu_calibration is None else base / config.cpu_calibration
+    return checked(_calibrated(MeterSpec(config.cpu_watts_u, rapl, config.rapl_boundary, nvml), calibration))
+
+
+def _calibrated(spec: MeterSpec, path: Path | None) -> MeterSpec:
+    """Watts that were fitted on another processor are a guess about this one, with a band that does not hold."""
+    if path is None:
+        return spec
+    from mesh.meter.calibration import RULE, read_calibration
+    from mesh.meter.load import logical_cores, processor_name
+
+    made = read_calibration(path)
+    here = processor_name(), logical_cores()
+    if (made.processor, made.cores) != here:
+        raise UsageError(
+            f"calibration {path}: made on {made.processor!r} with {made.cores} cores, expected this machine's "
+            f"{here[0]!r} with {here[1]}"
+        )
+    return replace(spec, cpu_watts_u=made.fit.watts_u, cpu_fitted=(made.fit.band_u, RULE))
 
 
 def checked(spec: MeterSpec) -> MeterSpec:

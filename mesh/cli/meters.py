@@ -46,7 +46,7 @@ def _open(spec: MeterSpec, running: Sequence[Running], environment: Mapping[str,
     findings: list[Finding] = []
     try:
         if spec.cpu_watts_u is not None:
-            meters += _cpu_time(running, spec.cpu_watts_u)
+            meters += _cpu_time(running, spec.cpu_watts_u, spec.cpu_fitted)
         here = frozenset(engine.recipe_id for spec_of, engine in running if is_here(spec_of))
         if spec.rapl is not None and not here:
             notes.append(
@@ -82,13 +82,13 @@ def is_here(spec: EngineSpec) -> bool:
     return not isinstance(spec, VllmSpec) or spec.url is None or spec.gpus is not None
 
 
-def _cpu_time(running: Sequence[Running], cpu_watts_u: int) -> list[EnergyMeter]:
+def _cpu_time(running: Sequence[Running], cpu_watts_u: int, fitted: tuple[int, str] | None) -> list[EnergyMeter]:
     """One for each engine whose processes are ours and nobody else's: a server of others has none here, and beside
     other engines the reference engine's time cannot be told from that of their parent."""
     from mesh.meter.cpu_time import CpuTimeMeter
 
     return [
-        CpuTimeMeter(engine.recipe_id, engine_pid(engine), cpu_watts_u)
+        CpuTimeMeter(engine.recipe_id, engine_pid(engine), cpu_watts_u, fitted=fitted)
         for spec, engine in running
         if not (isinstance(spec, VllmSpec) and spec.url is not None)
         and not (isinstance(spec, ReferenceSpec) and len(running) > 1)

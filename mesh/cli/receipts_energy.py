@@ -7,12 +7,14 @@ import csv
 import sys
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.cli.console import counted, emit, say
 from mesh.cli.energy_report import KEYS, Factors, Group, Report, report
 from mesh.cli.entries import opened
 from mesh.cli.exits import ACCEPTED
+from mesh.cli.newfile import write_new
 from mesh.cli.state import state_of
 from mesh.cli.tables import print_table, table_of
 from mesh.errors import UsageError
@@ -36,6 +38,7 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpars
     parser.add_argument("--pue", type=_factor, metavar="R", help="the facility's energy over that of the machines")
     parser.add_argument("--grid", type=_factor, metavar="G", help="grams of CO2e of a kWh")
     parser.add_argument("--csv", action="store_true", help="print comma-separated values")
+    parser.add_argument("--svg", metavar="FILE", help="also draw it; FILE must not exist")
     parser.set_defaults(run=run)
     return parser
 
@@ -63,6 +66,10 @@ def run(args: argparse.Namespace) -> int:
     factors = Factors(args.price, args.pue, args.grid)
     with state_of(args).open_reader() as reader:
         found = report(_receipts(reader), args.by)
+    if args.svg is not None:
+        from mesh.cli.energy_plot import svg
+
+        write_new(Path(args.svg), [svg(found)])
     if args.json:
         emit(_view(found, factors))
     elif args.csv:

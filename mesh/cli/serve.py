@@ -10,7 +10,6 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,15 @@ from mesh.cli.engines import (
 from mesh.cli.exits import ACCEPTED, USAGE
 from mesh.cli.granted import Granted
 from mesh.cli.logs import FORMATS, to_stderr
-from mesh.cli.meter_flags import FLAGS, add_gpus_flag, add_meter_flags, configured, flagged, with_gpus
+from mesh.cli.meter_flags import (
+    FLAGS,
+    add_calibration_flag,
+    add_gpus_flag,
+    add_meter_flags,
+    configured,
+    flagged,
+    with_gpus,
+)
 from mesh.cli.specs import EngineSpec, GgufSpec, MeterSpec, ReferenceSpec, VllmSpec
 from mesh.cli.state import State, add_state_flag, state_of
 from mesh.errors import UsageError
@@ -67,6 +74,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object once it serves, or of the check")
     add_state_flag(parser)
     add_engine_flags(parser, required=False)
+    add_calibration_flag(parser)
     add_gpus_flag(parser)
     add_meter_flags(parser)
     parser.set_defaults(run=run)
@@ -102,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(plan: _Plan, *, as_json: bool) -> int:
     from mesh.cli.checking import checked, of_address
+    from mesh.meter.cpu_time import cpu_time_method
+    from mesh.meter.cpu_time import watts as in_watts
 
     backends = checked(plan.specs, plan.routes)
     faults = [
@@ -109,11 +119,13 @@ def _check(plan: _Plan, *, as_json: bool) -> int:
         *(fault for one in backends for fault in one.faults),
     ]
     where = f"{_bracketed(plan.gateway.host)}:{plan.gateway.port}"
-    watts = None if plan.meter.cpu_watts_u is None else Decimal(plan.meter.cpu_watts_u) / 1_000_000
+    watts = None if plan.meter.cpu_watts_u is None else in_watts(plan.meter.cpu_watts_u)
     days = None if plan.keep_ns is None else plan.keep_ns // _DAY_NS
     if as_json:
         told = {"listen": where, "state": str(plan.state.root), "keys": len(plan.keys), "kept_days": days}
-        told["cpu_watts"] = None if watts is None else f"{watts.normalize():f}"
+        told["cpu_watts"] = watts
+        if plan.meter.cpu_watts_u is not None:
+            told["cpu_time"] = cpu_time_method(plan.meter.cpu_watts_u, plan.meter.cpu_fitted)
         told["meters"] = plan.meter.names
         emit({**told, "backends": [one.to_map() for one in backends], "faults": faults})
     else:
@@ -122,11 +134,10 @@ def _check(plan: _Plan, *, as_json: bool) -> int:
         say(f"state in {plan.state.root}" + ("" if plan.state.key.exists() else ", with a key that is yet to be made"))
         if plan.meter.empty:
             say("energy: no meter")
+        band = "" if plan.meter.cpu_fitted is None else f", give or take {in_watts(plan.meter.cpu_fitted[0])} W"
         for name in plan.meter.names:
-            say(
-                "energy: "
-                + (f"cpu time at {watts.normalize():f} W, modelled" if watts and name == "cpu-time" else name)
-            )
+            cpu = watts is not None and name == "cpu-time"
+            say("energy: " + (f"cpu time at {watts} W{band}, modelled" if cpu else name))
         say(
             "prompts and answers are not kept"
             if days is None
@@ -147,7 +158,8 @@ def _plan(args: argparse.Namespace) -> _Plan:
         if kind_of(args) is None:
             raise UsageError("name an engine (--gguf FILE, --vllm URL or --reference) or a --config")
         keep_ns = None if args.keep_days is None else args.keep_days * _DAY_NS
-        spec, meter = with_gpus(spec_of(args), args.gpus), flagged(args, cpu_watts_u=args.cpu_watts)
+        spec = with_gpus(spec_of(args), args.gpus)
+        meter = flagged(args, cpu_watts_u=args.cpu_watts, calibration=args.cpu_calibration)
         granted = Granted(tuple(args.issuer or ()), args.revoked)
         return _Plan(state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns, [], [], granted)
     given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]

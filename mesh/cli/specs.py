@@ -60,12 +60,14 @@ DEVICES = ("cpu", "cuda", "rocm", "xpu", "tpu", "hpu")
 
 @dataclass(frozen=True, slots=True)
 class MeterSpec:
-    """What is to be metered. `rapl` is the powercap tree; `nvml` is `all` or cards by number or UUID; None is not."""
+    """What is to be metered. `rapl` is the powercap tree; `nvml` is `all` or cards by number or UUID; None is not.
+    `cpu_fitted` is the band of fitted watts and the rule of the fit."""
 
     cpu_watts_u: int | None = None
     rapl: Path | None = None
     rapl_boundary: str = "package+dram"
     nvml: str | tuple[int | str, ...] | None = None
+    cpu_fitted: tuple[int, str] | None = None
 
     @property
     def empty(self) -> bool:

@@ -14,6 +14,7 @@ from mesh.errors import EngineFailed, MeshError
 from mesh.gateway import shapes
 from mesh.gateway.choices import OTHER_CHOICE, Choice, Serve, fault_of
 from mesh.gateway.config import GatewayConfig
+from mesh.gateway.energy import energy_comment, energy_object
 from mesh.gateway.events import STREAM_TYPE, EventStream
 from mesh.gateway.faults import error_body, headers_of, status_of, told, where
 from mesh.gateway.intake import JSON_TYPE
@@ -64,9 +65,8 @@ class Answering:
             await _judge(serve, choice, part.text, one, 0 if reader is None else reader.calls)
             whole = serve.shape.whole(part.text, deltas)
             said.append(serve.shape.choice(choice.index, whole, _logprobs(serve, part.entries), reason))
-        body = json.dumps(
-            serve.shape.answer(said, served, _mesh_object(serve, served)), ensure_ascii=False, separators=(",", ":")
-        ).encode()
+        answer = serve.shape.answer(said, served, energy_object(served), _mesh_object(serve, served))
+        body = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
         self._hold(serve, served, body, JSON_TYPE)
         headers = {**serve.headers, "Mesh-Receipt": _receipts(served)}
         return web.Response(body=body, content_type=JSON_TYPE, charset="utf-8", headers=headers)
@@ -109,7 +109,7 @@ class Answering:
             return
         if serve.call.include_usage:
             await stream.send(shapes.event(serve.shape.usage(served)))
-        await stream.send(b"".join(map(shapes.receipt_comment, served)))
+        await stream.send(b"".join(map(shapes.receipt_comment, served)) + energy_comment(served))
         await stream.send(shapes.DONE)
         if stream.sent is not None:
             self._hold(serve, served, bytes(stream.sent), STREAM_TYPE)

@@ -26,6 +26,9 @@ from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, s
 from mesh.gateway.intake import Intake
 from mesh.gateway.listening import HEADERS, Runner, take_address
 from mesh.gateway.metrics import Metrics
+from mesh.gateway.page import Page
+from mesh.gateway.receipts import Receipts
+from mesh.gateway.summary import Summary
 from mesh.gateway.tokens import Tokens
 from mesh.steward.steward import Steward
 
@@ -69,6 +72,11 @@ class Gateway:
         steward.observe(journal.write)
         self._evidence = Evidence(steward, self.backends, int(time.time()))
         self._health = Health(steward, engines)
+        self._shown = [*Receipts(steward).routes(), *Summary(steward, self.backends).routes()]
+        page = Page.installed() if config.page else None
+        if page is not None:
+            self._shown += page.routes()
+        self._open_routes = _OPEN_ROUTES | (page.paths if page else frozenset())
         self._runner: Runner | None = None
         self._purging: asyncio.Task[None] | None = None
 
@@ -87,6 +95,7 @@ class Gateway:
                 web.post("/v1/completions", self._completions.text),
                 *self._tokens.routes(),
                 *self._evidence.routes(),
+                *self._shown,
                 web.get("/mesh/v1/grant/balance", Balance(steward=self._steward).show),
             ]
         )
@@ -176,7 +185,7 @@ class Gateway:
         if (preflight := self._cors.preflight(request)) is not None:
             return preflight
         try:
-            if request.path not in _OPEN_ROUTES:
+            if request.path not in self._open_routes:
                 credential = self._gate.credential(request.headers)
                 request[CALLER] = credential.caller
                 if credential.grant is not None:

@@ -3,7 +3,8 @@
 [gateway]            host, port, default_max_tokens, queue, drain_s and other bounds
 [state]              dir: the signing key and the ledger
 [meter]              rapl: true, or the powercap tree; rapl_boundary; nvml: "all", or cards by number or UUID;
-                     cpu_watts: watts of one busy core, for a modelled figure; all left out, there is none
+                     cpu_watts: watts of one busy core, for a modelled figure, or cpu_calibration, the file of
+                     `mesh meter calibrate`; all left out, there is none
 [disclosures]        keep, days: whether prompts and answers are kept so that they can be disclosed later
 [auth]               keys: BLAKE3 digests ("b3:...") of the bearer tokens that are let in
 [cors]               origins: web pages of others that may use the server from a browser
@@ -66,6 +67,7 @@ class GatewayConfig(_Table):
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     idle_timeout_s: Seconds = 60  # a connection whose next request's head is not there by then is closed
     metrics: bool = True  # GET /metrics, for whoever may use the server
+    page: bool = True  # the web page at /; what it shows is asked for with a key, where there are keys
     body_timeout_s: Seconds = 30
     write_timeout_s: Seconds = 30  # a client that takes nothing for this long is gone
     keep_alive_s: Seconds = 15  # a stream with nothing to say sends a comment this often
@@ -92,6 +94,7 @@ class MeterConfig(_Table):
     rapl_boundary: Literal["package+dram", "package", "psys"] = "package+dram"
     nvml: Literal["all"] | Annotated[list[Gpu], Field(min_length=1, max_length=64)] | None = None
     cpu_watts: Annotated[Decimal, BeforeValidator(_decimal), Field(gt=0, le=1_000_000)] | None = None
+    cpu_calibration: Annotated[str, Field(min_length=1)] | None = None
 
     @field_validator("cpu_watts")
     @classmethod
@@ -99,6 +102,12 @@ class MeterConfig(_Table):
         if watts is not None and watts * MILLION != int(watts * MILLION):
             raise ValueError("more than six decimals")
         return watts
+
+    @model_validator(mode="after")
+    def _one_of_cpu(self) -> Self:
+        if self.cpu_watts is not None and self.cpu_calibration is not None:
+            raise ValueError("cpu_watts and cpu_calibration: one of them says what a core draws")
+        return self
 
     @property
     def cpu_watts_u(self) -> int | None:

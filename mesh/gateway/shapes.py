@@ -26,9 +26,14 @@ class Shape:
     created_s: int
 
     def answer(
-        self, choices: Sequence[Mapping[str, Any]], served: Sequence[SealedServe], mesh: Mapping[str, Any]
+        self,
+        choices: Sequence[Mapping[str, Any]],
+        served: Sequence[SealedServe],
+        energy: Mapping[str, Any],
+        mesh: Mapping[str, Any],
     ) -> dict[str, Any]:
-        return {**self._frame(streamed=False), "choices": list(choices), "usage": usage(served), "mesh": mesh}
+        told = {"choices": list(choices), "usage": usage(served), "energy": energy, "mesh": mesh}
+        return {**self._frame(streamed=False), **told}
 
     def choice(
         self, index: int, said: Mapping[str, Any], logprobs: Mapping[str, Any] | None, reason: str

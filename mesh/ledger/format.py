@@ -120,8 +120,21 @@ _STEP_2: Step = (
     ) WITHOUT ROWID""",
 )
 
-STEPS: tuple[Step, ...] = (_STEP_1, _STEP_2)
+# Which recipes are known: dark where `evidence` is NULL, else certified by it. `labels` and `evidence` are JSON.
+_STEP_3: Step = (
+    """
+    CREATE TABLE recipes (
+        model_artifact_digest BLOB NOT NULL CHECK (length(model_artifact_digest) = 32),
+        runtime_recipe_digest BLOB NOT NULL CHECK (length(runtime_recipe_digest) = 32),
+        labels TEXT NOT NULL,
+        evidence TEXT,
+        PRIMARY KEY (model_artifact_digest, runtime_recipe_digest)
+    ) WITHOUT ROWID""",
+)
+
+STEPS: tuple[Step, ...] = (_STEP_1, _STEP_2, _STEP_3)
 GRANTS_SINCE = 2  # the format that first had totals
+RECIPES_SINCE = 3  # the one that first had recipes
 
 
 def wal_path(path: Path) -> Path:

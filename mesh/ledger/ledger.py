@@ -17,11 +17,16 @@ from pathlib import Path
 from typing import Self
 
 from mesh.errors import LedgerLocked, LedgerUnwritable
+from mesh.identity.evidence import ForwardEvidence
+from mesh.identity.fingerprint import CompatibilityFingerprint
+from mesh.identity.registry import RecipeStatus
+from mesh.identity.shard import ShardIdentity
 from mesh.ledger import opening
 from mesh.ledger.format import BUSY_TIMEOUT_MS, translate, wal_path
 from mesh.ledger.group import GroupCommit, Transaction
 from mesh.ledger.owner import OwnerLock
 from mesh.ledger.reader import LedgerReader
+from mesh.ledger.recipes import certify_work, register_work
 from mesh.ledger.values import Intent, Kept, Position
 from mesh.ledger.work import checkpoint_work, intent_work, purge_work, seal_work
 from mesh.schema.envelope import Sealed
@@ -131,6 +136,16 @@ class Ledger:
 
     def checkpoint_async(self, make: Make) -> asyncio.Future[Sealed]:
         return self._group.submit_async(checkpoint_work(make))
+
+    def register_recipe(self, identity: ShardIdentity | CompatibilityFingerprint) -> Future[RecipeStatus]:
+        """Make a recipe known. Resolves to its status, which is `dark` unless it was certified before."""
+        return self._group.submit(register_work(identity))
+
+    def certify_recipe(
+        self, identity: ShardIdentity | CompatibilityFingerprint, evidence: ForwardEvidence
+    ) -> Future[RecipeStatus]:
+        """Take a recipe out of the dark. Raises RecipeNotCertified for evidence that certifies nothing."""
+        return self._group.submit(certify_work(identity, evidence))
 
     def open_intents(self) -> list[Intent]:
         return self._reader.open_intents()

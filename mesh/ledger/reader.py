@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from mesh.errors import LedgerCorrupt, LedgerError, LedgerUnwritable
-from mesh.ledger.format import GRANTS_SINCE, check_format, connect, primary_code, translate, wal_path
+from mesh.identity.registry import Registry
+from mesh.ledger.format import GRANTS_SINCE, RECIPES_SINCE, check_format, connect, primary_code, translate, wal_path
+from mesh.ledger.recipes import COLUMNS, status_of
 from mesh.ledger.values import Entry, Idempotency, Intent, Kept, Total
 
 PAGE_RECEIPTS = 256  # receipts fetched in one read transaction
@@ -70,9 +72,19 @@ class LedgerReader:
         """The 32-byte public key of whose ledger it is."""
         return bytes(self._rows("SELECT steward FROM meta")[0][0])
 
-    def receipts(self, *, after_seq: int = -1, limit: int | None = None, newest_first: bool = False) -> Iterator[Entry]:
-        """The receipts with a `seq` above `after_seq` that there are when the iteration starts."""
+    def receipts(
+        self,
+        *,
+        after_seq: int = -1,
+        before_seq: int | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Iterator[Entry]:
+        """The receipts with a `seq` above `after_seq` and below `before_seq` that there are when the iteration
+        starts."""
         end = self.count()
+        if before_seq is not None:
+            end = min(end, before_seq)
         left = end if limit is None else limit
         low, high = after_seq, end
         order = "DESC" if newest_first else "ASC"
@@ -138,6 +150,12 @@ class LedgerReader:
             tuple(ids),
         )
         return {(bytes(row[0]), row[1]): Total(*row[2:]) for row in rows}
+
+    def registry(self) -> Registry:
+        """The recipes that are known, and which of them are certified."""
+        if self._version() < RECIPES_SINCE:
+            return Registry()
+        return Registry(map(status_of, self._rows(f"SELECT {COLUMNS} FROM recipes")))  # noqa: S608
 
     def backup(self, target: Path) -> None:
         """Copy the ledger as it is now into a new file, 0600, while others go on writing. Never overwrites: raises

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 SUSPENDED_NS = 100_000_000  # how far one may run ahead of the other, read one after the other, without a suspension
 
 
-def boottime() -> int:
-    """The clock that runs on while the machine sleeps, where there is one."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns()
+# The clock that runs on while the machine sleeps, where there is one.
+boottime: Callable[[], int] = (
+    partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
+)
 
 
 def boottime_beside(monotonic_ns: Callable[[], int]) -> Callable[[], int]:

@@ -1,7 +1,8 @@
 """CPU time as an estimate of energy: the CPU seconds of an engine's process tree times configured watts.
 
 Nothing is measured but time, so the domain is always modelled. The watts are the operator's statement of what one busy
-core draws, and stand in the receipt's method: `cpu-time@15W`.
+core draws, and stand in the receipt's method: `cpu-time@15W`; or they were fitted to readings of a wall meter, and then
+the method has the band and the rule of the fit beside them: `cpu-time@15.2W+-0.7W by wall-fit/1`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _ATTEMPTS = 3
 
 class CpuTimeMeter:
     """The living process tree of `pid`, asked anew each time, so that a restarted engine is followed. `watts_u` is in
-    millionths of a watt, per busy core. Raises MeterError for watts that are no estimate of anything.
+    millionths of a watt, per busy core; `fitted` is the half width of their band and the rule of the fit. Raises
+    MeterError for watts that are no estimate of anything.
 
     The counter never falls: what a process that left the tree had counted stays counted. A restart or a lost process
     is a gap in the readings, since its last moments went unseen: the more seldom the looks, the longer the gap.
@@ -32,6 +34,7 @@ class CpuTimeMeter:
         pid: Callable[[], int | None],
         watts_u: int,
         *,
+        fitted: tuple[int, str] | None = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         if watts_u <= 0:
@@ -41,7 +44,7 @@ class CpuTimeMeter:
         self._now_ns = monotonic_ns
         self._domain = Domain(
             name=f"cpu-time:{recipe_id}",
-            method=f"cpu-time@{watts(watts_u)}W",
+            method=cpu_time_method(watts_u, fitted),
             resolution_ns=10**9 // TICKS_PER_S,
             engines=frozenset({recipe_id}),
             modelled=True,
@@ -90,6 +93,12 @@ class CpuTimeMeter:
                 self._left += self._seen - ticks
         self._seen = ticks
         return gap
+
+
+def cpu_time_method(watts_u: int, fitted: tuple[int, str] | None = None) -> str:
+    """What a receipt says of such a figure."""
+    stated = f"cpu-time@{watts(watts_u)}W"
+    return stated if fitted is None else f"{stated}+-{watts(fitted[0])}W by {fitted[1]}"
 
 
 def watts(watts_u: int) -> str:

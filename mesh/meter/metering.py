@@ -1,7 +1,8 @@
 """The one thread that reads the meters, and what serves see of it.
 
-A serve's beginning and end each need a reading taken after they were asked for. Whoever asks while the thread is busy
-waits for the same next reading, so many serves cost few readings. Nothing in here reads a meter on an event loop.
+A serve's beginning and end each need a reading taken after they were asked for, or one so fresh that it stands for one
+(see `allocation`). Whoever asks while the thread is busy waits for the same next reading, so many serves cost few
+readings; whoever finds a fresh one waits for nothing. Nothing in here reads a meter on an event loop.
 """
 
 from __future__ import annotations
@@ -17,17 +18,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mesh.meter.allocation import Allocation, EpochTotals, absent
+from mesh.meter.allocation import Allocation, Counted, EpochTotals
 from mesh.meter.clock import Sleep, boottime_beside
+from mesh.meter.figure import absent
 from mesh.meter.protocol import EnergyMeter, Reading
 from mesh.schema.energy import Energy
 
-__all__ = ["EpochTotals", "Metering"]
+__all__ = ["Counted", "EpochTotals", "Metering"]
 
 IDLE_INTERVAL_S = 1.0  # with no serve running, nobody waits for finer idle figures
 PATIENCE_S = 5.0  # a driver that hangs longer costs the serve its figure, not its answer
 
 _log = logging.getLogger(__name__)
+
+
+_NEVER: tuple[int | None, str | None, int] = (None, "not-begun", 0)
 
 
 class _Late:
@@ -75,7 +80,8 @@ class Metering:
         shortest_ns = min((meter.interval_ns for meter in meters), default=0)
         self._interval_s = shortest_ns / 1e9 if interval_s is None else interval_s
         self._now_ns = monotonic_ns
-        self._sleep = Sleep(boottime_ns or boottime_beside(monotonic_ns))  # the thread's own
+        self._boot_ns = boottime_ns or boottime_beside(monotonic_ns)
+        self._sleep = Sleep(self._boot_ns)  # the thread's own
         self._allocation = Allocation((domain for _, domains in self._meters for domain in domains), lambda: random(16))
         self._books = threading.Lock()  # guards the allocation; held for microseconds, never while a meter is read
         self._wake = threading.Condition()  # guards what follows
@@ -86,8 +92,10 @@ class Metering:
         self._thread_ended = False
         self._guarding: list[_Ask] = []  # the thread's own: ends that wait for their guard interval
         self._broken: set[int] = set()  # the thread's own: meters whose failure was logged
-        self._covering: dict[str, tuple[str, ...]] = {}
-        self._open: dict[bytes, tuple[int, str | None]] = {}  # begun when, and why there will be no figure
+        self._ticked_ns = -math.inf  # when the latest reading began, by the clock that runs on while the machine sleeps
+        self._stirred = False  # whether a serve began since then that it did not wake the thread for
+        self._covering: dict[str, tuple[tuple[str, ...], int]] = {}  # an engine's domains, and their slack
+        self._open: dict[bytes, tuple[int, str | None, int]] = {}  # begun when, why there will be no figure, and slack
 
     def start(self) -> None:
         """Start reading. Once."""
@@ -118,17 +126,28 @@ class Metering:
     async def begin(self, serve_id: bytes, recipe_id: str) -> None:
         """Count the serve as active from a reading taken now. Never raises: where nothing can be counted, `end` says
         why."""
-        domains = self._covering.get(recipe_id)
-        if domains is None:
-            domains = self._covering[recipe_id] = self._allocation.covering(recipe_id)
+        covering = self._covering.get(recipe_id)
+        if covering is None:
+            domains = self._allocation.covering(recipe_id)
+            covering = domains, self._allocation.slack_ns(domains) if domains else 0
+            self._covering[recipe_id] = covering
+        domains, slack_ns = covering
         now_ns = self._now_ns()
         fault = "no-meter" if not domains else self._unable()
-        self._open[serve_id] = (now_ns, fault)
+        self._open[serve_id] = (now_ns, fault, slack_ns)
         if fault is not None:
             return
+        # A guard interval that this breaks is somebody's answer that waits no longer: the thread has to know at once.
+        if self._boot_ns() - self._ticked_ns <= slack_ns and not self._guarding:
+            with self._books:
+                begun = self._allocation.begin_between(serve_id, domains, now_ns)
+            if begun:
+                if not self._stirred:
+                    self._stir()
+                return
         try:
             if await self._ask(_Ask("begin", serve_id, now_ns, domains)) is _LATE:
-                self._open[serve_id] = (now_ns, "meter-late")
+                self._open[serve_id] = (now_ns, "meter-late", 0)
         except asyncio.CancelledError:
             self._open.pop(serve_id, None)
             raise
@@ -136,11 +155,16 @@ class Metering:
     async def end(self, serve_id: bytes, *, keep: bool = True) -> Energy:
         """The serve's figure, from a reading taken now. It stays open in `totals` until `sealed` or `discard`. Without
         `keep` (interrupted, abandoned) there is no figure, and what it held is unattributed."""
-        began_ns, fault = self._open.pop(serve_id, (None, "not-begun"))
+        began_ns, fault, slack_ns = self._open.pop(serve_id, _NEVER)
         now_ns = self._now_ns()
         if fault is None:
             fault = self._unable()
         if fault is None:
+            if self._boot_ns() - self._ticked_ns <= slack_ns:
+                with self._books:
+                    ended = self._allocation.end_between(serve_id, now_ns, keep=keep)
+                if ended is not None:
+                    return ended
             energy = await self._ask(_Ask("end", serve_id, now_ns, keep=keep))
             if isinstance(energy, Energy):
                 return energy
@@ -164,6 +188,11 @@ class Metering:
         with self._books:
             return self._allocation.totals()
 
+    def counted(self) -> tuple[bytes, list[Counted]]:
+        """The running epoch, and what each domain counted in it as of its latest reading. From any thread."""
+        with self._books:
+            return self._allocation.counted()
+
     def ended(self) -> list[EpochTotals]:
         """The books of the last ended epochs, oldest first. From any thread."""
         with self._books:
@@ -175,6 +204,12 @@ class Metering:
             return "meter-stopped"
         since = self._reading_since
         return "meter-late" if since is not None and time.monotonic() - since > PATIENCE_S else None
+
+    def _stir(self) -> None:
+        """The thread has something to look at more often than while nothing ran."""
+        with self._wake:
+            self._stirred = True
+            self._wake.notify()
 
     async def _ask(self, ask: _Ask) -> _Figure:
         loop = asyncio.get_running_loop()
@@ -210,17 +245,19 @@ class Metering:
             read_at = -math.inf  # the first reading is due at once
             while True:
                 with self._wake:
-                    if not self._asks and self._state == "running":
-                        self._wake.wait(self._pause_s(read_at))
+                    while not self._asks and self._state == "running" and (pause_s := self._pause_s(read_at)) > 0:
+                        self._wake.wait(pause_s)
                     asks, self._asks = self._asks, []
                     if self._state != "running":
                         return
                 self._reading_since = read_at = time.monotonic()
-                now_ns = self._now_ns()
+                self._stirred = False
+                boot_ns, now_ns = self._boot_ns(), self._now_ns()
                 readings = self._read(now_ns)
                 self._reading_since = None
                 with self._books:
                     self._allocation.tick(readings)
+                    self._ticked_ns = boot_ns
                     done = self._settle(asks, now_ns)
                 asks = []
                 _deliver(done)
@@ -232,7 +269,7 @@ class Metering:
             _deliver([(ask.future, None) for ask in (*asks, *self._guarding) if ask.future is not None])
 
     def _pause_s(self, read_at: float) -> float:
-        busy = len(self._allocation) > 0
+        busy = self._stirred or len(self._allocation) > 0
         pause = read_at + (self._interval_s if busy else max(self._interval_s, IDLE_INTERVAL_S)) - time.monotonic()
         for ask in self._guarding:
             pause = min(pause, (ask.guard_until_ns - self._now_ns()) / 1e9)

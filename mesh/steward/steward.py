@@ -24,7 +24,7 @@ from mesh.grant.caveats import TOTAL_UJ
 from mesh.grant.decision import NOTHING_USED, Used
 from mesh.grant.terms import Terms
 from mesh.ledger import Entry, Idempotency, Intent, Kept, Ledger, LedgerReader, Position
-from mesh.meter.metering import Metering
+from mesh.meter.metering import Counted, Metering
 from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.commitment import opening, opening_key, output_commitment
 from mesh.schema.disclosure import Disclosure
@@ -321,6 +321,10 @@ class Steward:
         """What the ledger keeps for the caller of a serve. Raises NotFound (`not_kept`) where the prompt was not kept
         or its time is over."""
         return kept_disclosure(self._ledger.reader, entry, self._key, now_ns=self._clock_ns())
+
+    def counted(self) -> tuple[bytes, list[Counted]]:
+        """The meters' running epoch, and what each domain counted in it as of its latest reading."""
+        return self._metering.counted()
 
     async def checkpoint(self) -> Sealed:
         """Sign and store how far the ledger reaches, and the meters' totals of the epoch."""

@@ -168,10 +168,19 @@ meter watch --pid 1                                                   | 2  | --p
 meter record --out new-log --meter rapl=none --seconds 1              | 0  | written to new-log
 meter record --out good.cbor --meter rapl=none --seconds 1            | 3  | good.cbor: file exists
 meter record                                                          | 2  | --out
+meter calibrate                                                       | 2  | --out
+meter calibrate --out new-fit --points none                           | 3  | none: no such file or directory
+meter calibrate --out new-fit --points garbage                        | 3  | not valid utf-8
+meter calibrate --out new-fit --points empty                          | 3  | wall meter readings: none
+meter calibrate --out good.cbor --points empty                        | 3  | good.cbor: file exists
+meter calibrate --out new-fit --points a --readings b                 | 2  | not allowed with
+serve --reference --cpu-calibration none                              | 3  | calibration none: cannot be read
+serve --reference --cpu-calibration garbage                           | 3  | calibration garbage: not JSON
 
 receipts energy --state state                                         | 0  | absent
 receipts energy --state none                                          | 3  | none: no ledger here
 receipts energy --state damaged                                       | 10 | damaged/ledger.sqlite
+receipts energy --state state --svg good.cbor                         | 3  | good.cbor: file exists
 receipts energy --state state --by weather                            | 2  | --by
 
 serve                                                                 | 2  | --gguf FILE, --vllm URL or --reference

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,9 @@ def test_stream_ends_with_the_receipt_and_says_what_the_plain_answer_says(tmp_pa
             assert "usage" not in finish
             assert finish["mesh"]["serve_id"] == reply.headers["Mesh-Serve"]
             receipt_id = finish["mesh"]["receipt_id"]
-            assert reply.lines[-2:] == [f": mesh-receipt {receipt_id}", "data: [DONE]"]
+            receipt, energy, done = reply.lines[-3:]
+            assert (receipt, done) == (f": mesh-receipt {receipt_id}", "data: [DONE]")
+            assert json.loads(energy.removeprefix(": energy "))["receipt_id"] == receipt_id
             assert gate.receipt(receipt_id).value.outcome.tokens_delivered == 8
 
     asyncio.run(main())

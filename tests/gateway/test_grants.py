@@ -10,6 +10,7 @@ from typing import Any
 
 import openai
 import pytest
+from blake3 import blake3
 
 from mesh.errors import Unauthorized, UsageError, WeightsChanged
 from mesh.gateway.grants import GrantTokens, Revocations
@@ -69,6 +70,27 @@ def test_a_grant_tokenizes_with_the_models_that_it_admits(folder):
                 assert (await house.post({"content": "hi"}, path="/tokenize", **bearer)).status == status
                 assert (await house.post({"tokens": [1]}, path="/detokenize", **bearer)).status == status
             assert house.steward.reader.count() == 0
+
+    asyncio.run(run())
+
+
+def test_the_bearer_of_a_grant_lists_and_sums_its_own_receipts_and_a_key_all(folder):
+    async def run():
+        key = "sk-of-the-operator"
+        digest = "b3:" + blake3(key.encode()).hexdigest()
+        async with granting(folder, keys=[digest]) as house:
+            grants = [token({"max-tokens": 8}), token({"max-tokens": 8})]
+            for grant in (*grants, grants[0], key):
+                assert (await post(house, grant)).status == 200
+            seen = {}
+            for bearer in (*grants, key):
+                headers = {"Authorization": f"Bearer {bearer}"}
+                listed = (await house.get("/mesh/v1/receipts", **headers)).json["receipts"]
+                callers = (await house.get("/mesh/v1/summary", **headers)).json["by_caller"]
+                assert sum(group["serves"] for group in callers) == len(listed)
+                assert {group["name"] for group in callers} == {item["caller"] for item in listed}
+                seen[bearer] = [item["seq"] for item in listed]
+            assert seen == {grants[0]: [2, 0], grants[1]: [1], key: [3, 2, 1, 0]}
 
     asyncio.run(run())
 

@@ -81,9 +81,31 @@ class Books(RuleBasedStateMachine):
         self.allocation.begin(serve, sorted(on), self.now)
         return serve
 
+    @rule(target=running, low=st.binary(min_size=1, max_size=1), on=st.sets(st.sampled_from(NAMES), min_size=1))
+    def begin_between(self, low: bytes, on: set[str]) -> bytes:
+        """The Metering's other way in; where the latest reading was no good it takes the first."""
+        self.serves += 1
+        serve = low + self.serves.to_bytes(15, "big")
+        if not self.allocation.begin_between(serve, sorted(on), self.now):
+            assert serve not in self.allocation
+            self.allocation.begin(serve, sorted(on), self.now)
+        return serve
+
+    @rule(target=ended, serve=consumes(running), keep=st.booleans(), later=st.integers(0, 6))
+    def end_between(self, serve: bytes, keep: bool, later: int) -> bytes:
+        energy = self.allocation.end_between(serve, self.now + later, keep=keep)
+        if energy is None:
+            assert serve in self.allocation
+            energy = self.allocation.end(serve, self.now, keep=keep)
+        else:
+            assert energy.basis != "measured"
+        return self.ended_with(serve, energy, keep)
+
     @rule(target=ended, serve=consumes(running), keep=st.booleans(), guarded=st.booleans())
     def end(self, serve: bytes, keep: bool, guarded: bool) -> bytes:
-        energy = self.allocation.end(serve, self.now, keep=keep, guarded=guarded)
+        return self.ended_with(serve, self.allocation.end(serve, self.now, keep=keep, guarded=guarded), keep)
+
+    def ended_with(self, serve: bytes, energy: Energy, keep: bool) -> bytes:
         assert Energy.from_map(energy.to_map()) == energy
         assert keep or energy.basis == "absent"
         assert energy.uj is None or energy.epoch == self.allocation.totals().epoch

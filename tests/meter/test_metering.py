@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -16,41 +16,13 @@ from mesh.errors import MeterError
 from mesh.meter import metering as metering_module
 from mesh.meter.cpu_time import CpuTimeMeter
 from mesh.meter.metering import Metering
-from mesh.meter.protocol import Domain, Reading
+from mesh.meter.protocol import Reading
 from mesh.meter.recorded import FORMAT, RecordedMeter, parse_log
 from mesh.schema.energy import Energy
+from tests.support.meters import Clock, HandMeter
 
 MS = 10**6
 A, B = bytes([1]) * 16, bytes([2]) * 16
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.at_ns = 10**9
-
-    def __call__(self) -> int:
-        return self.at_ns
-
-
-class HandMeter:
-    """A meter that does what a test says, for what no real one does on demand."""
-
-    interval_ns = 50 * MS
-
-    def __init__(self, read: Callable[[], Sequence[Reading]]) -> None:
-        self._read = read
-        self.closed = False
-        self.threads: set[str] = set()
-
-    def domains(self) -> Sequence[Domain]:
-        return (Domain("hand", "by-hand", MS, None, modelled=True),)
-
-    def read(self) -> Sequence[Reading]:
-        self.threads.add(threading.current_thread().name)
-        return self._read()
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def gpu(clock: Clock, *, modelled: bool, resolution_ns: int = MS) -> RecordedMeter:

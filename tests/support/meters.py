@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mesh.meter.protocol import Domain, Reading
+
+MS = 10**6
 
 
 class SteadyMeter:
@@ -27,3 +30,33 @@ class SteadyMeter:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at_ns = 10**9
+
+    def __call__(self) -> int:
+        return self.at_ns
+
+
+class HandMeter:
+    """A meter that does what a test says, for what no real one does on demand."""
+
+    interval_ns = 50 * MS
+
+    def __init__(self, read: Callable[[], Sequence[Reading]], *, resolution_ns: int = MS) -> None:
+        self._read = read
+        self._domain = Domain("hand", "by-hand", resolution_ns, None, modelled=True)
+        self.closed = False
+        self.threads: set[str] = set()
+
+    def domains(self) -> Sequence[Domain]:
+        return (self._domain,)
+
+    def read(self) -> Sequence[Reading]:
+        self.threads.add(threading.current_thread().name)
+        return self._read()
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,116 @@
+"""Serves that begin and end between two readings: a fresh one stands for one taken now, and claims nothing more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mesh.meter.allocation import Allocation
+from mesh.meter.protocol import Domain, Reading
+
+MS = 10**6
+A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
+GPU = Domain("gpu0", "nvml-total", 20 * MS, None, modelled=False)
+
+
+def books() -> Allocation:
+    return Allocation([GPU], lambda: bytes(16))
+
+
+def at(ms: int, **counts: int) -> list[Reading]:
+    return [Reading(name, ms * MS, uj) for name, uj in counts.items()]
+
+
+def between(allocation: Allocation, *steps: tuple[str, bytes, int]) -> dict[bytes, Any]:
+    """Beginnings and ends between two ticks, each at its instant in milliseconds."""
+    told: dict[bytes, Any] = {}
+    for what, serve, ms in steps:
+        if what == "begin":
+            assert allocation.begin_between(serve, ["gpu0"], ms * MS)
+        else:
+            told[serve] = allocation.end_between(serve, ms * MS)
+    return told
+
+
+def test_fresh_reading_stands_for_one_taken_now() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    assert allocation.slack_ns(["gpu0"]) == GPU.resolution_ns // 4
+    between(allocation, ("begin", A, 2), ("begin", B, 3))
+    allocation.tick(at(100, gpu0=1_000_000))
+    told = between(allocation, ("end", A, 103))
+    allocation.tick(at(200, gpu0=1_500_000))
+    b = allocation.end(B, 200 * MS)
+    a = told[A]
+    assert a is not None
+    assert (a.uj, a.basis, a.peak_sharers, a.span_ns) == (500_000, "allocated", 2, 101 * MS)
+    assert (b.uj, b.basis, b.peak_sharers) == (1_000_000, "allocated", 2)
+
+
+def test_company_that_came_and_went_between_two_readings_is_company() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    allocation.begin(A, ["gpu0"], 0)
+    allocation.tick(at(100, gpu0=1_000_000))
+    told = between(allocation, ("begin", B, 101), ("end", B, 102))
+    assert told[B] is not None
+    assert (told[B].basis, told[B].reason) == ("unresolved", "span-under-resolution")
+    allocation.tick(at(200, gpu0=2_000_000))
+    a = allocation.end(A, 200 * MS)
+    # it holds all that was counted, and does not claim to have been alone
+    assert (a.uj, a.basis, a.peak_sharers) == (2_000_000, "allocated", 2)
+
+
+def test_serve_that_ends_between_two_readings_was_company_until_then() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    allocation.begin(A, ["gpu0"], 0)
+    allocation.tick(at(100, gpu0=1_000_000))
+    allocation.begin(B, ["gpu0"], 100 * MS)
+    between(allocation, ("end", B, 104))
+    allocation.tick(at(200, gpu0=2_000_000))
+    assert allocation.end(A, 200 * MS).peak_sharers == 2
+
+
+def test_serve_alone_has_to_wait_for_its_guard_interval_between_two_readings_too() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    allocation.begin(A, ["gpu0"], 0)
+    allocation.tick(at(100, gpu0=1_000_000))
+    assert between(allocation, ("end", A, 101)) == {A: None}
+    assert A in allocation
+    assert allocation.end_between(A, 101 * MS, keep=False) is not None
+
+
+def test_serve_begins_unguarded_where_another_ended_after_the_reading() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(B, ["gpu0"], 0)
+    allocation.tick(at(100, gpu0=1_000_000))
+    between(allocation, ("end", A, 101), ("end", B, 104))
+    rested = 100 * MS + GPU.resolution_ns
+    allocation.tick([Reading("gpu0", rested, 1_100_000)])
+    allocation.begin(C, ["gpu0"], rested)
+    allocation.tick([Reading("gpu0", rested + 100 * MS, 2_100_000)])
+    assert allocation.guard_ns(C) == 0  # 4 ms too early
+
+
+def test_reading_that_is_no_good_stands_for_nothing() -> None:
+    allocation = books()
+    assert not allocation.begin_between(A, ["gpu0"], 0)
+    allocation.tick(at(0, gpu0=0))
+    allocation.begin(A, ["gpu0"], 0)
+    allocation.tick([Reading("gpu0", MS, None, "lost")])
+    assert not allocation.begin_between(B, ["gpu0"], MS)
+    assert allocation.end_between(A, MS) is None
+    assert allocation.end_between(B, MS) is None
+    assert len(allocation) == 1
+
+
+def test_serve_whose_own_span_is_too_short_is_unresolved_though_its_readings_lie_further_apart() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    allocation.begin(B, ["gpu0"], 0)
+    between(allocation, ("begin", A, 5))
+    allocation.tick(at(40, gpu0=1_000_000))
+    assert allocation.end(A, 40 * MS).reason == "span-under-resolution"
