@@ -175,9 +175,12 @@ def run_check(args: argparse.Namespace) -> int:
 
 def run_balance(args: argparse.Namespace) -> int:
     from mesh.cli.client import Gateway
+    from mesh.grant.chain import verify_unvouched
     from mesh.grant.text import grant_text
 
-    told = Gateway(args.url, grant_text(_bytes(args.grant))).get_json("/mesh/v1/grant/balance")
+    data = _bytes(args.grant)
+    verify_unvouched(data)  # what is none is sent nowhere
+    told = Gateway(args.url, grant_text(data)).get_json("/mesh/v1/grant/balance")
     if not isinstance(told, dict) or not isinstance(told.get("totals"), list):
         raise ConnectionError(f"{args.url}: the answer is no balance")
     if args.json:

@@ -142,7 +142,7 @@ class Backends:
         if not backends:
             raise EngineUnavailable(f"every backend of {call.model!r} was tried")
         if grant is not None:
-            used = await self._steward.used(grant)
+            used = await self._steward.used_up(grant)
             backends = await _unchanged(self._granted(backends, grant, call.max_tokens or 1, used))
         full = [fault for backend in backends if (fault := backend.room.overloaded(caller)) is not None]
         if full and len(full) == len(backends):  # said before the work of tokenizing

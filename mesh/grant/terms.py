@@ -21,9 +21,14 @@ class Terms:
     leeway_ns: int = DEFAULT_LEEWAY_NS
 
     @property
-    def counted(self) -> list[bytes]:
-        """The ids of the blocks that state a total."""
-        return [block.id for block in self.chain.blocks if not TOTALS.keys().isdisjoint(block.value.caveats)]
+    def totals(self) -> dict[tuple[bytes, str], int]:
+        """What its blocks state of totals, by block id and caveat."""
+        return {
+            (block.id, name): block.value.caveats[name]
+            for block in self.chain.blocks
+            for name in TOTALS
+            if name in block.value.caveats
+        }
 
     def decide(self, frame: Frame, *, used: Used = NOTHING_USED) -> Decision:
         return decide(self.chain, frame, used=used, revoked=self.revoked(), leeway_ns=self.leeway_ns)

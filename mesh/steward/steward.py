@@ -133,13 +133,14 @@ class Steward:
         """`admit`, where each backend has its own reading of the request. Raises Overloaded too."""
         return await admit(offers, caller=caller, costs=self.costs, standing=standing, grant=self._granted(grant))
 
-    async def used(self, grant: Terms) -> Used:
-        """What is used of the grant's totals now. Others may draw from them until a serve has reserved its part."""
-        counted = grant.counted
-        if not counted:
+    async def used_up(self, grant: Terms) -> Used:
+        """What is used of those of the grant's totals of which nothing is left now, whatever a serve would need. Where
+        there is something, it is decided when it is known how much that is."""
+        limits = grant.totals
+        if not limits:
             return NOTHING_USED
-        totals = await asyncio.to_thread(self.reader.totals, counted)
-        return {name: total.used for name, total in totals.items()}
+        totals = await asyncio.to_thread(self.reader.totals, {block_id for block_id, _ in limits})
+        return {name: total.used for name, total in totals.items() if total.used >= limits.get(name, total.used + 1)}
 
     def refusal(
         self, engine: ServingEngine, grant: Terms, *, max_tokens: int, used: Used = NOTHING_USED
