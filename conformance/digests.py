@@ -42,6 +42,10 @@ def prompt_hash_of_ids(ids: Iterable[int], nonce: bytes | None = None) -> bytes:
     return prompt_hash(b"\x01" + packed(ids), nonce)
 
 
+def decision_digest(options: Sequence[str], nonce: bytes | None = None) -> bytes:
+    return prompt_hash(b"\x02" + item(list(options)), nonce)
+
+
 def payload_digest(ids: Iterable[int]) -> bytes:
     return derived("payload", packed(ids))
 

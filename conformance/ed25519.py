@@ -7,6 +7,7 @@ group order.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 P = 2**255 - 19
 L = 2**252 + 27742317777372353535851937790883648493
@@ -25,13 +26,21 @@ def add(a: Point, b: Point) -> Point:
 
 
 def multiply(scalar: int, point: Point) -> Point:
+    """The scalar is below 2^256."""
     out = IDENTITY
-    while scalar:
-        if scalar & 1:
-            out = add(out, point)
-        point = add(point, point)
-        scalar >>= 1
+    for place, doubled in enumerate(doublings(point)):
+        if scalar >> place & 1:
+            out = add(out, doubled)
     return out
+
+
+@lru_cache(4)
+def doublings(point: Point) -> tuple[Point, ...]:
+    """The point times 2^0 to 2^255; two thirds of a product is this, and most are of BASE."""
+    out = [point]
+    for _ in range(255):
+        out.append(add(out[-1], out[-1]))
+    return tuple(out)
 
 
 def encode(point: Point) -> bytes:

@@ -1,7 +1,11 @@
-/** Prompt hash, payload digest, opening and output commitment (SPEC.md sections 5 and 8). Packed ids are u32le bytes. */
+/**
+ * Prompt hash, digest of a decision's options, payload digest, opening and output commitment (SPEC.md sections 5 and 8).
+ * Packed ids are u32le bytes.
+ */
 
 import { deriveKey, hash, keyedHash } from "./blake3.js";
 import { join, same, u64le, utf8 } from "./bytes.js";
+import { encode } from "./cbor.js";
 import { SchemaError } from "./errors.js";
 
 /** @param {Uint8Array} bytes @param {number} size @param {string} what @returns {Uint8Array} */
@@ -29,6 +33,21 @@ export function promptHashOfText(prompt, nonce) {
 /** @param {Uint8Array} packed @param {Uint8Array} [nonce] @returns {Uint8Array} 32 bytes */
 export function promptHashOfIds(packed, nonce) {
   return salted(join(Uint8Array.of(1), whole(packed)), nonce);
+}
+
+/**
+ * What a request has in `decision`.
+ *
+ * @param {any} options at least two texts, each once, none empty
+ * @param {Uint8Array} [nonce] 32 bytes
+ * @returns {Uint8Array} 32 bytes
+ * @throws {SchemaError}
+ */
+export function decisionDigest(options, nonce) {
+  const texts = Array.isArray(options) && options.length > 1 && options.every((one) => typeof one === "string" && one);
+  if (!texts) throw new SchemaError("options: expected at least two texts, none empty");
+  if (new Set(options).size !== options.length) throw new SchemaError("options: one is there twice");
+  return salted(join(Uint8Array.of(2), encode(options)), nonce);
 }
 
 /** @param {Uint8Array} packed @returns {Uint8Array} 32 bytes */

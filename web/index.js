@@ -23,7 +23,7 @@ export {
   parseSettings,
   parseWeights,
 } from "./values.js";
-export { commitment, opening, opens, payloadDigest, promptHashOfIds, promptHashOfText } from "./commitment.js";
+export { commitment, decisionDigest, opening, opens, payloadDigest, promptHashOfIds, promptHashOfText } from "./commitment.js";
 export { bare, verifyEnvelope } from "./envelope.js";
 export { Trust } from "./trust.js";
 export { checkSequence } from "./sequence.js";

@@ -74,6 +74,10 @@ const operations = (file) => {
       if (of === "ids") return b3(mesh.promptHashOfIds(bytes, optionalHex(nonce)));
       return b3(mesh.promptHashOfText(textOf(bytes), optionalHex(nonce)));
     },
+    decision: (name, nonce) => {
+      const options = mesh.decode(file(name), { limit: SETTINGS_BYTES });
+      return b3(mesh.decisionDigest(options, optionalHex(nonce)));
+    },
     payload: (name) => b3(mesh.payloadDigest(file(name))),
     opening: (seed, request, serve) => b3(mesh.opening(hex(seed), hex(request), hex(serve))),
     commitment: (open, request, payload, name) => b3(mesh.commitment(hex(open), hex(request), hex(payload), file(name))),

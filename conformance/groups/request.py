@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from conformance.case import Group, dashed
-from conformance.digests import b3, content_id, payload_digest, prompt_hash_of_ids, prompt_hash_of_text
+from conformance.digests import b3, content_id, decision_digest, payload_digest, prompt_hash_of_ids, prompt_hash_of_text
 from conformance.material import (
     MAX_COUNT,
     MAX_ID,
@@ -162,6 +162,7 @@ def cases() -> Group:
     ):
         group.reject(name, "request input.cbor", "encoding", "request.1", comment, {"input.cbor": data})
     _prompts(group)
+    _decisions(group)
     return group
 
 
@@ -200,3 +201,33 @@ def _prompts(group: Group) -> None:
         ("payload-cut", "payload ids.bin", cut, "Seven bytes are no ids of four."),
     ):
         group.reject(name, call, "schema", "request", comment, files)
+
+
+def _decisions(group: Group) -> None:
+    nonce = digest(4)
+    call = "decision options.cbor"
+    for name, options, comment in (
+        ("two", ["yes", "no"], "Two options, not in any order."),
+        ("unicode", ["是", "no 🙂", "no"], "The bytes of their UTF-8; one begins like another."),
+        ("many", [f"option {i}" for i in range(300)], "More than one chunk of BLAKE3."),
+    ):
+        files = {"options.cbor": item(options)}
+        line = b3(decision_digest(options))
+        group.accept(f"decision-{name}", call, line, "request", comment, files)
+        line = b3(decision_digest(options, nonce))
+        keyed = f"{comment} Keyed by a nonce."
+        group.accept(f"decision-{name}-nonce", f"{call} {nonce.hex()}", line, "request", keyed, files)
+    two = item(["yes", "no"])
+    for name, data, kind, comment in (
+        ("one", item(["yes"]), "schema", "One option is none."),
+        ("none", item([]), "schema", "No options."),
+        ("twice", item(["yes", "no", "yes"]), "schema", "One is there twice."),
+        ("empty", item(["yes", ""]), "schema", "One is empty."),
+        ("bytes", item(["yes", b"no"]), "schema", "One is a byte string."),
+        ("map", item({"yes": 1, "no": 2}), "schema", "A map is no array."),
+        ("long-head", b"\x98\x02" + two[1:], "encoding", "The array's length in two bytes where one would do."),
+        ("more", two + b"\x00", "encoding", "Something follows."),
+    ):
+        group.reject(f"decision-{name}", call, kind, "request", comment, {"options.cbor": data})
+    short = f"{call} {'00' * 31}"
+    group.reject("decision-nonce-short", short, "schema", "request", "A nonce of 31 bytes.", {"options.cbor": two})

@@ -29,7 +29,7 @@ _APPLIES = {
         "eos_id",
     ),
     "vllm": ("slots", "chat_template", "weights", "tokenizer", "model", "dtype", "device", "vllm_key_file"),
-    "vllm_managed": ("slots", "chat_template", "tokenizer", "device", "vllm_executable", "flags"),
+    "vllm_managed": ("slots", "chat_template", "tokenizer", "device", "vllm_executable", "vllm_start_s", "flags"),
 }
 _CHOICES = tuple(dict.fromkeys(flag for flags in _APPLIES.values() for flag in flags))
 ENGINE_FLAGS = (*KINDS, "name", *_CHOICES, "cpu_watts")
@@ -67,6 +67,9 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
     group.add_argument("--device", choices=DEVICES, help="what a vLLM server runs on: told, as it does not say")
     group.add_argument("--vllm-key-file", metavar="FILE", help="the bearer token that a vLLM server wants")
     group.add_argument("--vllm-executable", metavar="FILE", help="how to start a vLLM server of our own (vllm)")
+    group.add_argument(
+        "--vllm-start-s", type=positive, metavar="SECONDS", help="how long our own vLLM server may take to start (1800)"
+    )
     group.add_argument("flags", nargs="*", metavar="-- FLAGS", help="for a vLLM server of our own")
     group.add_argument(
         "--cpu-watts", type=watts_u, metavar="W", help="watts of one busy core; without it no energy figure"
@@ -125,7 +128,10 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
     )  # fmt: skip
     if kind == "vllm_managed":
         executable = args.vllm_executable or common.executable
-        return replace(common, weights=Path(args.vllm_managed), executable=executable, flags=tuple(args.flags))
+        return replace(
+            common, weights=Path(args.vllm_managed), executable=executable, start_s=args.vllm_start_s,
+            flags=tuple(args.flags),
+        )  # fmt: skip
     return replace(
         common, url=args.vllm, model=args.model, dtype=args.dtype,
         weights=None if args.weights is None else Path(args.weights),

@@ -218,7 +218,8 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
             return VllmSpec(
                 None, name=backend.name, slots=backend.slots, weights=base / backend.weights,
                 tokenizer=path(backend.tokenizer), chat_template=path(backend.chat_template), device=backend.device,
-                executable=backend.executable, flags=tuple(backend.flags), gpus=cards(backend.gpus),
+                executable=backend.executable, flags=tuple(backend.flags), start_s=backend.start_s,
+                gpus=cards(backend.gpus),
             )  # fmt: skip
 
 

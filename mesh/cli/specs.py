@@ -35,7 +35,8 @@ class GgufSpec:
 @dataclass(frozen=True, slots=True)
 class VllmSpec:
     """A vLLM server: one that runs at `url`, or, where that is None, one of our own, started with `executable` on the
-    folder `weights` with `flags`. `key_file` holds the bearer token that a server of others wants."""
+    folder `weights` with `flags`, which has `start_s` seconds until it answers. `key_file` holds the bearer token that
+    a server of others wants."""
 
     url: str | None
     name: str | None = None
@@ -49,6 +50,7 @@ class VllmSpec:
     key_file: Path | None = None
     executable: str = "vllm"
     flags: tuple[str, ...] = field(default=())
+    start_s: int | None = None
     margins: bool = False
     gpus: tuple[int | str, ...] | None = None  # this machine's cards that it computes on; None where nobody said
 

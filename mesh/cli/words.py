@@ -149,6 +149,8 @@ def tokens_words(outcome: ServeOutcome, max_tokens: int) -> str:
 
 def finish_words(outcome: ServeOutcome) -> str:
     reason = f" ({outcome.reason})" if outcome.reason else ""
+    if outcome.decision is not None:
+        return f"{outcome.finish}: a decision for option {outcome.decision}, counted from 0{reason}"
     return f"{outcome.finish}: {_FINISH[outcome.finish]}{reason}"
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from mesh.engine import gguf_frames as frames
 from mesh.engine.gguf_described import LOADING_S, GgufConfig, SelfCheck, backend_id, check_tokenizer, weights_changed
 from mesh.engine.gguf_process import ChildProcess, Message, restart_delay_s
-from mesh.engine.gguf_running import Running, refusal_of
+from mesh.engine.gguf_running import Running, decide_message, fault_of, refusal_of, serve_message
 from mesh.engine.gguf_watch import PING, SERVES, TEXTS, Watch
 from mesh.engine.grammars import Grammars
 from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, scores_wanted
@@ -27,8 +27,8 @@ from mesh.identity.files import FileIdentity
 from mesh.identity.model import GgufModel, read_model
 from mesh.identity.weights import Weights, digest_files
 from mesh.schema.ids import ContentId
-from mesh.schema.outcome import Fidelity, ServeOutcome
-from mesh.schema.request import ServeRequest, pack_ids
+from mesh.schema.outcome import Fidelity
+from mesh.schema.request import ServeRequest
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,8 @@ class GgufEngine:
         return self._child.pid if self._child is not None and self._up.is_set() else None
 
     def deterministic(self, request: ServeRequest) -> bool:
-        return self.self_check.deterministic
+        # how options are scored side by side is not what was measured
+        return request.decision is None and self.self_check.deterministic
 
     def refusal(self, request: ServeRequest) -> str | None:
         reason = self._grammars.refusal(request.sampling)
@@ -128,23 +129,30 @@ class GgufEngine:
         self._trouble = None
 
     async def serve(self, request: ServeRequest, prompt: Sequence[int], sink: TokenSink) -> Served:
-        self._check(request, prompt)
+        self._check(request, prompt, decision=False)
+        message = serve_message(request, prompt, scores_wanted(sink), self._grammars.text(request.sampling.grammar))
+        return await self._run(message, len(prompt), 0, sink)
+
+    async def decide(
+        self, request: ServeRequest, prompt: Sequence[int], options: Sequence[Sequence[int]], sink: TokenSink
+    ) -> Served:
+        payload = [*prompt, *(token for option in options for token in option)]
+        self._check(request, payload, decision=True)
+        if not prompt or not options or not all(options):
+            raise EngineFailed("gguf engine: a decision needs a prompt and options, none of them empty")
+        return await self._run(decide_message(request, prompt, options), len(payload), len(options), sink)
+
+    async def _run(self, message: Message, tokens_in: int, options: int, sink: TokenSink) -> Served:
         child = self._child
         if child is None or not self._up.is_set():
             raise self._unavailable()
+        running = Running(sink, len(self._pieces), asyncio.get_running_loop().create_future(), options)
         if sink.cancelled.is_set():
-            return self._served("cancelled", prompt, [], [])
+            return running.served("cancelled", tokens_in, self)
         number = self._number()
-        running = Running(sink, len(self._pieces), asyncio.get_running_loop().create_future())
         self._running[number] = running
         self._watch.owe(SERVES)
-        sampling = request.sampling
-        wanted = scores_wanted(sink)
-        child.send({
-            "op": "serve", "serve": number, "prompt": pack_ids(prompt), "max_tokens": request.max_tokens,
-            "sampling": sampling.to_map(), "scores": -1 if wanted is None else wanted,
-            "grammar": self._grammars.text(sampling.grammar) or "",
-        })  # fmt: skip
+        child.send({**message, "serve": number})
         cancelled: asyncio.Future[Any] = asyncio.ensure_future(sink.cancelled.wait())
         endings: set[asyncio.Future[Any]] = {running.done, cancelled}
         try:
@@ -162,7 +170,7 @@ class GgufEngine:
             if not done.done() or done.cancelled() or done.exception() is not None:
                 child.send({"op": "cancel", "serve": number})
         self._failures = 0
-        return self._served(finish, prompt, running.tokens, running.margins)
+        return running.served(finish, tokens_in, self)
 
     async def close(self) -> None:
         self._closed = True
@@ -333,6 +341,10 @@ class GgufEngine:
                 self._watch.sign(SERVES)
             case "pong":
                 self._watch.settle(PING)
+            case "decided":
+                self._watch.sign(SERVES)
+                if (running := self._running.get(message["serve"])) is not None:
+                    running.decide(frames.unpack_logprobs(message["logprobs"]))
             case "done":
                 if message["finish"] not in frames.FINISHES:
                     raise EngineFailed("engine pipe: done.finish is none that a child may report")
@@ -372,26 +384,13 @@ class GgufEngine:
 
     # --- one serve
 
-    def _check(self, request: ServeRequest, prompt: Sequence[int]) -> None:
+    def _check(self, request: ServeRequest, payload: Sequence[int], *, decision: bool) -> None:
         """The gateway refuses all of this with better words; nothing is clipped here if it does not."""
-        refusal = self.refusal(request)
-        if refusal is not None:
-            raise EngineFailed(f"gguf engine: {refusal}")
-        if len(prompt) != request.prompt_tokens:
-            raise EngineFailed(f"gguf engine: {len(prompt)} prompt ids, the request says {request.prompt_tokens}")
-        if not all(0 <= token < len(self._pieces) for token in prompt):
-            raise EngineFailed(f"gguf engine: a prompt id is outside the vocabulary of {len(self._pieces)}")
-
-    def _served(
-        self, finish: str, prompt: Sequence[int], tokens: Sequence[int], margins: Sequence[float | None]
-    ) -> Served:
-        outcome = ServeOutcome.of(
-            finish=finish, counted_by="engine", tokens_in=len(prompt), tokens_out=len(tokens),
-            tokens_accepted=len(tokens), cache_hit_tokens=0, spec_proposed=0, spec_accepted=0,
-            delivered_fidelity=int(self.fidelity), weights_digest=self.weights_digest, precision=self.precision,
-        )  # fmt: skip
-        known = tuple(margin for margin in margins if margin is not None)
-        return Served(tuple(tokens), outcome, known if len(known) == len(tokens) else None)
+        fault = self.refusal(request) or fault_of(request, payload, len(self._pieces))
+        if fault is None and (request.decision is not None) != decision:
+            fault = "decision: a decision is asked for by its options, and an answer has none"
+        if fault is not None:
+            raise EngineFailed(f"gguf engine: {fault}")
 
     def _number(self) -> int:
         self._numbered += 1

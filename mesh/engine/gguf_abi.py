@@ -102,6 +102,7 @@ FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_n_ctx_seq": (_U32, (_Pointer,)),
     "llama_get_memory": (_Pointer, (_Pointer,)),
     "llama_memory_clear": (None, (_Pointer, _Bool)),
+    "llama_memory_seq_cp": (None, (_Pointer, _I32, _I32, _I32, _I32)),
     "llama_memory_seq_rm": (_Bool, (_Pointer, _I32, _I32, _I32)),
     "llama_decode": (_I32, (_Pointer, Batch)),
     "llama_get_logits_ith": (_Pointer, (_Pointer, _I32)),

@@ -70,7 +70,7 @@ class Child:
                     elif message["op"] == "encode":
                         self._texts.put(message)
                     else:
-                        if message["op"] == "serve":
+                        if message["op"] in ("serve", "decide"):
                             with self._serves_lock:
                                 self._known.add(message["serve"])
                         self._orders.put(message)
@@ -92,7 +92,7 @@ class Child:
         try:
             import xllamacpp
 
-            from mesh.engine import gguf_abi, gguf_model, gguf_selfcheck, gguf_slots
+            from mesh.engine import gguf_abi, gguf_decisions, gguf_model, gguf_selfcheck, gguf_slots
         except ImportError as e:
             raise EngineUnsupported(f"gguf engine: {e}: install the extra `gguf`") from None
         version = importlib.metadata.version("xllamacpp")
@@ -110,9 +110,9 @@ class Child:
         pieces = [model.piece(i) for i in range(model.vocab_tokens)]
         measured = gguf_selfcheck.measure(model)
         count = settings.slots if measured.identical or load["together_always"] else 1
-        slots = gguf_slots.Slots(
-            model, count=count, pieces=pieces, ends=model.end_ids(), cancelled=self._cancelled.__contains__
-        )
+        ends, cancelled = model.end_ids(), self._cancelled.__contains__
+        slots = gguf_slots.Slots(model, count=count, pieces=pieces, ends=ends, cancelled=cancelled)
+        decisions = gguf_decisions.Decisions(model, ends=ends, cancelled=cancelled)
         self._send({
             "op": "loaded", "version": version, "library": _digest(shared_object), "pieces": pieces,
             "bos": model.piece(model.bos, special=True) if model.bos >= 0 else b"",
@@ -123,9 +123,13 @@ class Child:
         })  # fmt: skip
         threading.Thread(target=self._tokenize, args=(model,), daemon=True).start()
         while True:
-            while not slots.busy or not self._orders.empty():
-                slots.add(_order(self._orders.get()))
-            step = slots.step()
+            while not (slots.busy or decisions.busy) or not self._orders.empty():
+                message = self._orders.get()
+                if message["op"] == "decide":
+                    decisions.add(_question(message))
+                else:
+                    slots.add(_order(message))
+            step, answers = slots.step(), decisions.step()
             if step.tokens:
                 self._send({
                     "op": "step",
@@ -142,6 +146,18 @@ class Child:
             for serve, reason in step.failed:
                 self._forget(serve)
                 self._send({"op": "failed", "serve": serve, "reason": reason})
+            self._tell(answers)
+
+    def _tell(self, answers: Any) -> None:
+        for serve, logprobs in answers.decided:
+            self._forget(serve)
+            self._send({"op": "decided", "serve": serve, "logprobs": frames.pack_logprobs(logprobs)})
+        for serve in answers.cancelled:
+            self._forget(serve)
+            self._send({"op": "done", "serve": serve, "finish": "cancelled"})
+        for serve, reason in answers.failed:
+            self._forget(serve)
+            self._send({"op": "failed", "serve": serve, "reason": reason})
 
     def _forget(self, serve: int) -> None:
         with self._serves_lock:
@@ -180,6 +196,14 @@ def _order(message: dict[str, Any]) -> Any:
         stop_ids=frozenset(sampling["stop_ids"]), ignore_eos=sampling["ignore_eos"],
         scores=None if message["scores"] < 0 else message["scores"],
     )  # fmt: skip
+
+
+def _question(message: dict[str, Any]) -> Any:
+    from mesh.engine.gguf_decisions import Question
+    from mesh.schema.request import unpack_ids
+
+    options = tuple(tuple(unpack_ids(option)) for option in message["options"])
+    return Question(message["serve"], tuple(unpack_ids(message["prompt"])), options, message["ending"])
 
 
 def _digest(path: Path) -> bytes:

@@ -7,6 +7,7 @@ refuse anything else, so that a child gone wrong is noticed at the first byte an
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any, Final
 
 from mesh.engine.protocol import Scores
@@ -27,6 +28,8 @@ TO_CHILD: Final[Known] = {
     # `scores`: of how many of the likeliest ids, -1: none at all; `grammar`: its text, empty: none
     "serve": {"serve": int, "prompt": bytes, "max_tokens": int, "sampling": dict, "scores": int,
               "grammar": str},
+    # `options`: packed ids; `ending`: each is scored with the end of the answer after it
+    "decide": {"serve": int, "prompt": bytes, "options": list, "ending": bool},
     "cancel": {"serve": int},
     "encode": {"call": int, "text": str, "special": bool, "bare": bool},
     "ping": {},
@@ -44,6 +47,7 @@ FROM_CHILD: Final[Known] = {
     "alive": {},
     "pong": {},
     "done": {"serve": int, "finish": str},
+    "decided": {"serve": int, "logprobs": bytes},  # 8 bytes of little-endian float64 for each option
     "failed": {"serve": int, "reason": str},
     "encoded": {"call": int, "ids": bytes},
     "refused": {"call": int, "reason": str},
@@ -134,6 +138,19 @@ def unpack_step(tokens: list[Any]) -> list[tuple[int, int, float | None, Scores 
             case _:
                 raise EngineFailed("engine pipe: step.tokens holds something else than [serve, id, margin, scores]")
     return out
+
+
+def pack_logprobs(logprobs: Sequence[float]) -> bytes:
+    return b"".join(map(_MARGIN.pack, logprobs))
+
+
+def unpack_logprobs(data: bytes) -> tuple[float, ...]:
+    """The log-probabilities of a `decided`. Raises EngineFailed for what can be none."""
+    values = [value for (value,) in _MARGIN.iter_unpack(data)] if len(data) % _MARGIN.size == 0 else []
+    # a sum of a few of them may come out a hair above 0
+    if not values or not all(value < 1e-6 for value in values):
+        raise EngineFailed("engine pipe: decided.logprobs holds something else than log-probabilities")
+    return tuple(values)
 
 
 def unpack_encoded(ids: bytes) -> list[int]:

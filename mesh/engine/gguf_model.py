@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mesh.engine import gguf_abi as abi
+from mesh.engine.gguf_context import Context, Feed, Row
 from mesh.engine.protocol import Scores
 from mesh.errors import EngineFailed
-
-Row = npt.NDArray[np.float32]  # one float32 logit for each id of the vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +33,6 @@ class ModelSettings:
     batch_threads: int
     use_extra_bufts: bool
     overrides: tuple[tuple[str, str | int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """One token of a batch: `pos` is its place in sequence `slot`; `wanted` asks for the logits that follow it."""
-
-    token: int
-    pos: int
-    slot: int
-    wanted: bool
 
 
 class Model:
@@ -66,50 +54,56 @@ class Model:
         self.bos: int = library.llama_vocab_bos(self._vocab)  # -1: none
         self.eos: int = library.llama_vocab_eos(self._vocab)
         self.add_bos: bool = library.llama_vocab_get_add_bos(self._vocab)
-        self._context = self._make_context()
-        self._memory = library.llama_get_memory(self._context)
-        self._batch = _BatchArrays(settings.n_batch, settings.slots)
+        self._context = self._main_context()
 
-    def _make_context(self) -> Any:
-        settings, params = self.settings, self._library.llama_context_default_params()
+    def _main_context(self) -> Context:
+        settings, params = self.settings, self._params()
         params.n_ctx = settings.context_tokens * settings.slots
         params.n_seq_max = settings.slots
         params.n_batch, params.n_ubatch = settings.n_batch, settings.n_ubatch
         # a batch may want the logits of all its tokens (the self-check does)
         params.n_outputs_max, params.n_outputs_max_per_seq = settings.n_batch, settings.n_batch
-        params.n_threads, params.n_threads_batch = settings.threads, settings.batch_threads
-        params.flash_attn_type = abi.FLASH_ATTN_ENABLED if settings.flash_attention else abi.FLASH_ATTN_DISABLED
-        params.type_k = params.type_v = abi.KV_TYPES[settings.kv_type]
-        context = self._library.llama_init_from_model(self._model, params)
-        if not context:
-            raise EngineFailed(f"model: no context of {params.n_ctx} tokens with {settings.kv_type} keys and values")
-        granted = self._library.llama_n_ctx_seq(context)
+        context = self._make_context(params)
+        granted = self._library.llama_n_ctx_seq(context.native)
         if granted < settings.context_tokens:
             raise EngineFailed(f"model: context of {granted} tokens a sequence, expected {settings.context_tokens}")
         return context
 
-    def decode(self, feeds: Sequence[Feed]) -> list[Row]:
-        """Compute `feeds` (at most n_batch) in one call and give the logits of those that are wanted, in order. The
-        rows are the library's own memory: read them before the next call."""
-        code = self._library.llama_decode(self._context, self._batch.fill(feeds))
-        if code != abi.DECODE_OK:
-            raise EngineFailed(f"model: decoding {len(feeds)} tokens failed with code {code}")
-        return [self._row(i) for i, feed in enumerate(feeds) if feed.wanted]
+    def branching(self, sequences: int, tokens: int) -> Context:
+        """A context of its own, to be closed, whose `sequences` share their cells: together they hold `tokens`. Its
+        batches have at most n_ubatch tokens."""
+        params, width = self._params(), self.settings.n_ubatch
+        params.n_ctx, params.n_seq_max, params.kv_unified = tokens, sequences, True
+        params.n_batch = params.n_ubatch = width
+        # the library reserves a row for each sequence
+        params.n_outputs_max = params.n_outputs_max_per_seq = max(width, sequences)
+        return self._make_context(params)
 
-    def _row(self, index: int) -> Row:
-        address = self._library.llama_get_logits_ith(self._context, index)
-        if not address:
-            raise EngineFailed(f"model: no logits at batch index {index}")
-        row: Row = np.ctypeslib.as_array((c.c_float * self.vocab_tokens).from_address(address))
-        return row
+    def _params(self) -> abi.ContextParams:
+        settings = self.settings
+        params: abi.ContextParams = self._library.llama_context_default_params()
+        params.n_threads, params.n_threads_batch = settings.threads, settings.batch_threads
+        params.flash_attn_type = abi.FLASH_ATTN_ENABLED if settings.flash_attention else abi.FLASH_ATTN_DISABLED
+        params.type_k = params.type_v = abi.KV_TYPES[settings.kv_type]
+        return params
+
+    def _make_context(self, params: abi.ContextParams) -> Context:
+        native = self._library.llama_init_from_model(self._model, params)
+        if not native:
+            kept = self.settings.kv_type
+            raise EngineFailed(f"model: no context of {params.n_ctx} tokens with {kept} keys and values")
+        return Context(
+            self._library, native, vocab_tokens=self.vocab_tokens, n_batch=params.n_batch, sequences=params.n_seq_max
+        )
+
+    def decode(self, feeds: Sequence[Feed]) -> list[Row]:
+        return self._context.decode(feeds)
 
     def forget(self, slot: int, from_pos: int = 0) -> bool:
-        """Drop what sequence `slot` computed at `from_pos` and after. False where the model cannot be cut there, which
-        is never so at 0."""
-        return bool(self._library.llama_memory_seq_rm(self._memory, slot, from_pos, -1))
+        return self._context.forget(slot, from_pos)
 
     def forget_all(self) -> None:
-        self._library.llama_memory_clear(self._memory, True)
+        self._context.forget_all()
 
     def tokenize(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
         """Ids of `text`, led by the beginning-of-sequence id where the model wants one and the text has none, but for a
@@ -148,10 +142,10 @@ class Model:
             if not grammar:
                 raise EngineFailed("grammar: the library does not read it")
         window = self.settings.context_tokens
-        return Sampler(self._library, self._context, self.vocab_tokens, window, sampling, prompt, grammar)
+        return Sampler(self._library, self._context.native, self.vocab_tokens, window, sampling, prompt, grammar)
 
     def close(self) -> None:
-        self._library.llama_free(self._context)
+        self._context.close()
         self._library.llama_model_free(self._model)
 
 
@@ -264,33 +258,6 @@ def scores_of(row: Row, token: int, count: int) -> Scores:
     places = np.flatnonzero(logits >= least)
     best = places[np.lexsort((places, -logits[places]))][:count]
     return Scores(float(logits[token] - total), tuple((int(i), float(logits[i] - total)) for i in best))
-
-
-class _BatchArrays:
-    """The arrays a batch points at, made once."""
-
-    def __init__(self, capacity: int, slots: int) -> None:
-        self._capacity = capacity
-        self._slot_ids = np.arange(slots, dtype=np.int32)
-        self._token = np.zeros(capacity, np.int32)
-        self._pos = np.zeros(capacity, np.int32)
-        self._count = np.ones(capacity, np.int32)
-        self._slot = np.zeros(capacity, np.uintp)  # addresses into _slot_ids
-        self._wanted = np.zeros(capacity, np.int8)
-
-    def fill(self, feeds: Sequence[Feed]) -> abi.Batch:
-        n = len(feeds)
-        if not 0 < n <= self._capacity:
-            raise EngineFailed(f"model: batch of {n} tokens, expected 1 to {self._capacity}")
-        base, width = self._slot_ids.ctypes.data, self._slot_ids.itemsize
-        self._token[:n] = [feed.token for feed in feeds]
-        self._pos[:n] = [feed.pos for feed in feeds]
-        self._slot[:n] = [base + feed.slot * width for feed in feeds]
-        self._wanted[:n] = [feed.wanted for feed in feeds]
-        return abi.Batch(
-            n, self._token.ctypes.data, None, self._pos.ctypes.data, self._count.ctypes.data, self._slot.ctypes.data,
-            self._wanted.ctypes.data,
-        )  # fmt: skip
 
 
 def _overrides(pairs: Sequence[tuple[str, str | int]]) -> Any:

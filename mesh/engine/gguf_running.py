@@ -1,24 +1,30 @@
-"""A serve that is in the child, and what none can be asked for."""
+"""A serve that is in the child, what comes of it, and what none can be asked for."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from mesh.engine.protocol import Scores, TokenSink
+from mesh.engine.protocol import Scores, Served, ServingEngine, TokenSink
 from mesh.errors import EngineError, EngineFailed
-from mesh.schema.request import ServeRequest
+from mesh.schema.outcome import ServeOutcome
+from mesh.schema.request import ServeRequest, pack_ids
 
 
 @dataclass(slots=True)
 class Running:
-    """`done` gets how it ended, or why it did not end well."""
+    """`done` gets how it ended, or why it did not end well. `options` is how many a decision is between, 0 where it is
+    none."""
 
     sink: TokenSink
     vocabulary: int
     done: asyncio.Future[str]
+    options: int = 0
     tokens: list[int] = field(default_factory=list)
     margins: list[float | None] = field(default_factory=list)
+    decided: tuple[float, ...] | None = None
 
     def take(self, token: int, margin: float | None, scores: Scores | None) -> None:
         """One more id. Raises EngineFailed for one that no vocabulary of this size has."""
@@ -36,6 +42,28 @@ class Running:
         except Exception as e:  # noqa: BLE001 - one serve's sink must not end the others
             self.done.set_exception(EngineFailed(f"gguf engine: the sink failed: {type(e).__name__}"))
 
+    def decide(self, logprobs: tuple[float, ...]) -> None:
+        """The decision. Raises EngineFailed for one between other options."""
+        if self.done.done():
+            return
+        if len(logprobs) != self.options:
+            raise EngineFailed(f"engine pipe: {len(logprobs)} log-probabilities for {self.options} options")
+        self.decided = logprobs
+        self.end("stop")
+
+    def served(self, finish: str, tokens_in: int, engine: ServingEngine) -> Served:
+        """What it came to on `engine`, after it ended as `finish`."""
+        decision = None if self.decided is None else max(range(self.options), key=self.decided.__getitem__)
+        outcome = ServeOutcome.of(
+            finish=finish, counted_by="engine", tokens_in=tokens_in, tokens_out=len(self.tokens),
+            tokens_accepted=len(self.tokens), cache_hit_tokens=0, spec_proposed=0, spec_accepted=0,
+            delivered_fidelity=int(engine.fidelity), weights_digest=engine.weights_digest, precision=engine.precision,
+            decision=decision,
+        )  # fmt: skip
+        known = tuple(margin for margin in self.margins if margin is not None)
+        margins = known if len(known) == len(self.tokens) else None
+        return Served(tuple(self.tokens), outcome, margins, self.decided)
+
     def end(self, ending: str | EngineError) -> None:
         """`ending` is its finish, or why it has none."""
         if self.done.done():
@@ -46,10 +74,24 @@ class Running:
             self.done.set_result(ending)
 
 
+def serve_message(
+    request: ServeRequest, prompt: Sequence[int], scores: int | None, grammar: str | None
+) -> dict[str, Any]:
+    """What the child is told of a serve, but for its number."""
+    return {
+        "op": "serve", "prompt": pack_ids(prompt), "max_tokens": request.max_tokens,
+        "sampling": request.sampling.to_map(), "scores": -1 if scores is None else scores, "grammar": grammar or "",
+    }  # fmt: skip
+
+
+def decide_message(request: ServeRequest, prompt: Sequence[int], options: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The same of a decision."""
+    packed = [pack_ids(option) for option in options]
+    return {"op": "decide", "prompt": pack_ids(prompt), "options": packed, "ending": not request.sampling.ignore_eos}
+
+
 def refusal_of(request: ServeRequest, vocabulary: int, context_tokens: int) -> str | None:
     """Why a GGUF engine cannot do what the request asks, naming the field; None where it can."""
-    if request.decision is not None:
-        return "decision: this engine makes no typed decisions"
     if any(pair[0] >= vocabulary for pair in request.sampling.logit_bias):
         return f"logit_bias: names an id that the vocabulary of {vocabulary} does not have"
     if request.prompt_tokens < 1:
@@ -57,4 +99,13 @@ def refusal_of(request: ServeRequest, vocabulary: int, context_tokens: int) -> s
     needed = request.prompt_tokens + request.max_tokens
     if needed > context_tokens:
         return f"max_tokens: prompt and output need {needed} tokens, the context holds {context_tokens}"
+    return None
+
+
+def fault_of(request: ServeRequest, payload: Sequence[int], vocabulary: int) -> str | None:
+    """Why a payload is not the one of its request; None where it may be."""
+    if len(payload) != request.prompt_tokens:
+        return f"{len(payload)} prompt ids, the request says {request.prompt_tokens}"
+    if not all(0 <= token < vocabulary for token in payload):
+        return f"a prompt id is outside the vocabulary of {vocabulary}"
     return None

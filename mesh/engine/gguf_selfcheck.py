@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mesh.engine.gguf_model import Feed, Model, Row
+from mesh.engine.gguf_context import Feed, Row
+from mesh.engine.gguf_model import Model
 
 # Past 256 cells the library lays keys and values out anew, and kernels that split the work over threads begin to.
 LONG = 260

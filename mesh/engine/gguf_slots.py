@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mesh.engine.gguf_model import Feed, Model, Sampler, SamplingPlan, scores_of
+from mesh.engine.gguf_context import Feed
+from mesh.engine.gguf_model import Model, Sampler, SamplingPlan, scores_of
 from mesh.engine.protocol import Scores
 from mesh.engine.stops import StopMatcher
 from mesh.errors import EngineFailed

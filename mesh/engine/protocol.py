@@ -7,9 +7,10 @@ it makes. Everything it says about itself (`EngineBlock`) is known before the se
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, TypeGuard, runtime_checkable
 
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity, ServeOutcome
@@ -24,11 +25,15 @@ class Served:
 
     `margins`, where the engine knows them, has one entry per token: the distance between the best two logits at that
     position, before sampling. 0.0 is an exact tie. None where a bias, penalty or grammar makes it meaningless.
+
+    A typed decision has no tokens, `outcome.decision` says which option, and `decided` has the natural log-probability
+    of each option, in their order.
     """
 
     tokens: tuple[int, ...]
     outcome: ServeOutcome
     margins: tuple[float, ...] | None = None
+    decided: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,9 @@ class Scores:
 
 class TokenSink(Protocol):
     """Where an engine puts tokens as it makes them, and where it hears that nobody wants more. One that has an
-    attribute `scores_wanted` asks a ScoringEngine for scores."""
+    attribute `scores_wanted` asks a ScoringEngine for scores; one whose attribute `taken_whole` is true hands nothing
+    on before the end, so that an engine may put all tokens then; one whose attribute `cold` is true asks an engine that
+    `runs_cold` to use nothing that it computed for others before."""
 
     cancelled: asyncio.Event
 
@@ -51,6 +58,17 @@ class TokenSink(Protocol):
         """Hand over the next committed id. Never blocks; what is put must be what `Served.tokens` says. `scores` come
         only where they are wanted."""
         ...
+
+
+@functools.cache
+def _has_text(kind: type) -> bool:
+    # the check of a protocol looks for each of its members, which shows when it is done for every request
+    return all(hasattr(kind, name) for name in ("render", "encode", "piece"))
+
+
+def has_text(engine: ServingEngine) -> TypeGuard[TextEngine]:
+    """Whether `engine` is a TextEngine."""
+    return _has_text(type(engine))
 
 
 def tool_form(engine: ServingEngine) -> str | None:
@@ -64,6 +82,31 @@ def scores_wanted(sink: TokenSink) -> int | None:
     """How many of the likeliest ids `sink` wants scores of, beside the chosen one; None: no scores at all."""
     wanted: int | None = getattr(sink, "scores_wanted", None)
     return wanted
+
+
+def taken_whole(sink: TokenSink) -> bool:
+    """Whether nobody sees a token of `sink` before the last one is there."""
+    return bool(getattr(sink, "taken_whole", False))
+
+
+def put_all(sink: TokenSink, tokens: Sequence[int]) -> None:
+    """Put several that came together, which a sink with a method `put_all` takes in one."""
+    at_once: Callable[[Sequence[int]], None] | None = getattr(sink, "put_all", None)
+    if at_once is not None and len(tokens) > 1:
+        at_once(tokens)
+        return
+    for token in tokens:
+        sink.put(token)
+
+
+def cold_wanted(sink: TokenSink) -> bool:
+    """Whether nothing is to come out of a prefix cache."""
+    return bool(getattr(sink, "cold", False))
+
+
+def runs_cold(engine: ServingEngine) -> bool:
+    """Whether `engine` heeds a sink that is `cold`."""
+    return bool(getattr(engine, "runs_cold", False))
 
 
 class ServingEngine(Protocol):
@@ -106,7 +149,20 @@ class ServingEngine(Protocol):
 class ScoringEngine(Protocol):
     """An engine that gives every id with its scores where the sink wants them."""
 
-    max_scores: int  # of how many of the likeliest ids
+    max_scores: int  # of how many of the likeliest ids; -1: it turned out that it has none to give
+
+
+@runtime_checkable
+class Decider(Protocol):
+    """An engine that makes typed decisions."""
+
+    async def decide(
+        self, request: ServeRequest, prompt: Sequence[int], options: Sequence[Sequence[int]], sink: TokenSink
+    ) -> Served:
+        """Score `options` (token ids, none empty) as ways to go on from `prompt`; the likeliest is the decision, of two
+        that are equal the first. Unless `sampling.ignore_eos`, an option is scored with the end of the answer after it.
+        Nothing is put into `sink`, which only says when nobody wants it any more. Raises as `serve` does."""
+        ...
 
 
 @runtime_checkable

@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from mesh.engine.grammars import Grammars
 from mesh.engine.hf_model import HfModel, read_hf_model
 from mesh.engine.hf_tokenizer import HfTokenizer, read_hf_tokenizer
-from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, scores_wanted
+from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, cold_wanted, scores_wanted, taken_whole
 from mesh.engine.template_process import TemplateProcess
+from mesh.engine.vllm_answers import read_at_once, read_streamed
 from mesh.engine.vllm_described import (
     ServerFacts,
     VllmConfig,
@@ -30,8 +33,8 @@ from mesh.engine.vllm_http import VllmServer
 from mesh.engine.vllm_known import known
 from mesh.engine.vllm_own import Launch, OwnServer
 from mesh.engine.vllm_requests import bent, completion_body, refusal_of
-from mesh.engine.vllm_selfcheck import Numbers, SelfCheck, ask_numbers, measure
-from mesh.engine.vllm_stream import Chunk, Transcript, Usage
+from mesh.engine.vllm_selfcheck import RAW, Numbers, SelfCheck, ask_kind, ask_numbers, measure
+from mesh.engine.vllm_stream import Transcript, Usage
 from mesh.engine.vllm_text import VllmText
 from mesh.errors import EngineError, EngineFailed, EngineUnavailable, UsageError, WeightsChanged
 from mesh.identity.weights import Weights, folder_weights
@@ -44,6 +47,10 @@ log = logging.getLogger(__name__)
 _PROBES: Final = 4  # connections beside those of the serves: texts to tokenize
 # Ids that every tokenizer has, for a server whose vocabulary nobody told.
 _SMALL_VOCABULARY: Final = 256
+# At most this many are asked for in one answer: if it is cut, so many may have been made that no receipt counts.
+_WHOLE_TOKENS: Final = 64
+_SLOWEST_TOKEN_S: Final = 1
+_QUICK_S: Final = 0.002
 
 
 class VllmEngine:
@@ -64,14 +71,15 @@ class VllmEngine:
     process: bytes
     context_tokens: int
     slots: int
-    max_scores = MAX_SCORES
+    max_scores: int  # -1 where what the server gives are no scores
+    runs_cold = True
     self_check: SelfCheck
 
     def __init__(self, config: VllmConfig, *, launch: Launch | None, random: Callable[[int], bytes]) -> None:
         self.slots = config.slots
         self._config, self._random = config, random
         self._server = VllmServer(config.url, key=config.key, connections=config.slots + _PROBES, idle_s=config.idle_s)
-        self._own = None if launch is None else OwnServer(launch, self._server, self._lost)
+        self._own = None if launch is None else OwnServer(launch, self._server, self._lost, start_s=config.start_s)
         self._weights: Weights | None = None
         self._model: HfModel | None = None
         self._tokenizer: HfTokenizer | None = None
@@ -80,6 +88,7 @@ class VllmEngine:
         self._facts: ServerFacts
         self._up = False
         self._closed = False
+        self._disk_is_quick = False
         self._met = False  # the server that was asked last is the one that was measured
         self._restarting: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -122,7 +131,6 @@ class VllmEngine:
     async def ready(self) -> None:
         if not self._up:
             raise self._unavailable()
-        await self._check_weights()
         # callers that come at once share one look
         if self._asking is None:
             self._asking = asyncio.create_task(self._meet())
@@ -137,20 +145,18 @@ class VllmEngine:
             raise EngineFailed(f"vllm engine: {len(prompt)} prompt ids, the request says {request.prompt_tokens}")
         if not self._up:
             raise self._unavailable()
-        transcript = Transcript(request, prompt, self._bytes_of, self._facts.fingerprint, scores_wanted(sink))
+        transcript = Transcript(
+            request, prompt, self._bytes_of, self._facts.fingerprint, scores_wanted(sink), cold_wanted(sink)
+        )
         usage: Usage | None = None
         if not sink.cancelled.is_set():
-            reading = asyncio.create_task(self._read(transcript, sink))
-            cancelled = asyncio.create_task(sink.cancelled.wait())
-            try:
-                await asyncio.wait({reading, cancelled}, return_when=asyncio.FIRST_COMPLETED)
-                if reading.done():
-                    usage = reading.result()
-            finally:
-                # a reader that ends closes its connection, and with it the server's work
-                for task in (reading, cancelled):
-                    task.cancel()
-                await asyncio.wait({reading, cancelled})
+            at_once = taken_whole(sink) and request.max_tokens <= _WHOLE_TOKENS
+            body = self._body(transcript, streamed=not at_once)
+            if at_once:
+                patience_s = self._config.idle_s + request.max_tokens * _SLOWEST_TOKEN_S
+                usage = await read_at_once(self._server, body, transcript, sink, patience_s=patience_s)
+            else:
+                usage = await read_streamed(self._server, body, transcript, sink)
         if self._own is not None:
             self._own.failures = 0
         return self._served(transcript, usage)
@@ -207,10 +213,12 @@ class VllmEngine:
     async def _measure(self) -> SelfCheck:
         facts, config = self._facts, self._config
         row = known(facts.version, config.device, config.dtype)
-        return await measure(
+        check = await measure(
             self._numbers, slots=self.slots, vocabulary=self._vocabulary, context_tokens=facts.context_tokens,
             salt=lambda: self._random(16).hex(), known=None if row is None else row.evidence,
         )  # fmt: skip
+        kind = await ask_kind(self._server, facts.model, (1, 2, 3), lambda: self._random(16).hex())
+        return replace(check, logprobs=kind)
 
     async def _numbers(self, prompt: Sequence[int], salt: str, sampling: Mapping[str, Any]) -> Numbers:
         """One request of the self-check; the first one also says what the server calls itself."""
@@ -234,6 +242,7 @@ class VllmEngine:
                 self.fidelity = model.fidelity(config.dtype)
         if config.fidelity is not None:
             self.fidelity = config.fidelity
+        self.max_scores = MAX_SCORES if check.logprobs == RAW else -1
         self.process = self._random(16)
 
     def _settings(self, check: SelfCheck) -> dict[str, Any]:
@@ -242,6 +251,7 @@ class VllmEngine:
             quantization=None if self._model is None else self._model.quantization or "none",
             tokenizer=None if self._tokenizer is None else self._tokenizer.digest,
             template=None if self._template is None else self._template.digest, probe=check.probe,
+            logprobs=check.logprobs,
         )  # fmt: skip
 
     @property
@@ -251,14 +261,20 @@ class VllmEngine:
     def _bytes_of(self, token: int) -> bytes:
         if self._tokenizer is None:
             return b""
-        if token >= len(self._tokenizer.pieces):
-            raise EngineFailed(f"vllm server: sent id {token}, outside the vocabulary of {len(self._tokenizer.pieces)}")
-        return self._tokenizer.pieces[token]
+        pieces = self._tokenizer.pieces
+        if token >= len(pieces):
+            raise EngineFailed(f"vllm server: sent id {token}, outside the vocabulary of {len(pieces)}")
+        return pieces[token]
 
     # --- whether it still is what it was
 
     async def _check_weights(self) -> None:
-        changed = None if self._weights is None else await asyncio.to_thread(self._weights.changed)
+        if self._weights is None:
+            return
+        began_s = time.perf_counter()
+        # a thread costs more than a local disk takes to answer; a disk that is far may take any time
+        changed = self._weights.changed() if self._disk_is_quick else await asyncio.to_thread(self._weights.changed)
+        self._disk_is_quick = time.perf_counter() - began_s < _QUICK_S
         if changed is not None:
             raise WeightsChanged(
                 f"model folder: {changed}: restart the gateway to digest it again and serve it as it is"
@@ -272,6 +288,7 @@ class VllmEngine:
     async def _meet(self) -> None:
         """Ask the server what it is. One that was started again is measured again, and refused where it is another,
         however often it is asked."""
+        await self._check_weights()
         met, self._met = self._met, False
         try:
             cards, surely = await self._server.met_again()
@@ -339,24 +356,12 @@ class VllmEngine:
 
     # --- one serve
 
-    async def _read(self, transcript: Transcript, sink: TokenSink) -> Usage | None:
-        body = completion_body(
+    def _body(self, transcript: Transcript, *, streamed: bool) -> dict[str, Any]:
+        return completion_body(
             transcript.request, transcript.prompt, self._facts.model, margins=self._config.margins,
             scores=transcript.wanted, grammar=self._grammars.text(transcript.request.sampling.grammar),
+            streamed=streamed, salt=self._random(16).hex() if transcript.cold else None,
         )  # fmt: skip
-        usage: Usage | None = None
-        async with self._server.stream(body) as events:
-            async for event in events:
-                if isinstance(event, Chunk):
-                    transcript.deliver(event, sink)
-                    if transcript.finish is not None and event.finish is None:
-                        return None  # complete by a stop string that the server did not see: leaving ends it
-                elif isinstance(event, Usage):
-                    usage = event
-                else:
-                    break
-        transcript.close(usage)
-        return usage
 
     def _served(self, transcript: Transcript, usage: Usage | None) -> Served:
         """`tokens_out` is the server's own count, absent where it was not asked to the end."""
@@ -368,7 +373,7 @@ class VllmEngine:
             delivered_fidelity=int(self.fidelity), weights_digest=self.weights_digest, precision=self.precision,
         )  # fmt: skip
         margins = tuple(margin for margin in transcript.margins if margin is not None)
-        whole = len(margins) == len(transcript.tokens) and not bent(transcript.request)
+        whole = len(margins) == len(transcript.tokens) and self.max_scores >= 0 and not bent(transcript.request)
         return Served(tuple(transcript.tokens), outcome, margins if whole else None)
 
 

@@ -18,6 +18,7 @@ from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
+START_S: Final = 1800  # the largest models take minutes to load, and as long again to be compiled
 DEVICES: Final = ("cpu", "cuda", "rocm", "xpu", "tpu", "hpu")
 # The last part of a fingerprint is a hash over the server's whole configuration, its paths included: it tells one
 # server from another and is nothing that two machines could agree on. The degrees before it are.
@@ -31,7 +32,8 @@ class VllmConfig:
     which name (None: the same). `weights` is the model's folder: digested, and read for the tokenizer; `tokenizer` is
     a folder for the latter alone. `dtype` and `device` are told, not asked. `slots` serves run at once. With `margins`
     the distance between the best two logits comes with every id, which an auditor wants and costs the server some.
-    `idle_s` is how long a running serve may be silent, in seconds."""
+    `idle_s` is how long a running serve may be silent, in seconds, `start_s` how long a server of our own may take
+    until it answers."""
 
     url: str
     recipe_id: str | None = None
@@ -46,6 +48,7 @@ class VllmConfig:
     slots: int = 8
     margins: bool = False
     idle_s: int = 300
+    start_s: int = START_S
     key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -53,6 +56,8 @@ class VllmConfig:
             raise UsageError(f"vllm engine: slots is {self.slots}, expected 1 to 1024")
         if not 1 <= self.idle_s <= 86_400:
             raise UsageError(f"vllm engine: idle_s is {self.idle_s}, expected 1 to 86400")
+        if not 1 <= self.start_s <= 86_400:
+            raise UsageError(f"vllm engine: start_s is {self.start_s}, expected 1 to 86400")
         for name, value, known in (("dtype", self.dtype, DTYPES), ("device", self.device, DEVICES)):
             if value is not None and value not in known:
                 raise UsageError(f"vllm engine: {name} is {value!r}, expected one of {', '.join(known)}")
@@ -151,15 +156,17 @@ def settings(
     tokenizer: bytes | None,
     template: ContentId | None,
     probe: bytes | None,
+    logprobs: str,
 ) -> dict[str, Any]:
     """The closed list of what moves this engine's numbers, beside the weights. `probe` is what was measured: the digest
     of a few fixed greedy outputs and their log-probabilities to the last bit; None where the server does not give
-    the same ones again."""
+    the same ones again. `logprobs` is which kind of them it gives."""
     document: dict[str, Any] = {
         "engine": "vllm",
         "context_tokens": facts.context_tokens,
         # nothing is left to the server's or the model's defaults
         "sampling": "all-sent",
+        "logprobs": logprobs,
         "template_source": "none" if template is None else "folder" if config.chat_template is None else "config",
         **{name: facts.cache[name] for name in _CACHE_LABELS if name in facts.cache},
         **{_NAMES[degree]: int(n) for degree, n in _DEGREES.findall(facts.fingerprint or "")},

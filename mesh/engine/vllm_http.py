@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
-import aiohttp
-
+from mesh.engine.http_pool import Broken, Left, Pool, Silent, Unreachable
 from mesh.engine.vllm_stream import Event, EventReader, error_text
 from mesh.errors import EngineError, EngineFailed, EngineUnavailable, EngineUnsupported, UsageError
 from mesh.schema.limits import MAX_TOKEN_ID
 
-CONNECT_S: Final = 5
 PROBE_S: Final = 10  # a server that lives answers what it is in this time, however busy
 TEXT_S: Final = 60  # tokenizing the longest prompt
 MAX_ANSWER_BYTES: Final = 64 << 20
-_READ_BYTES: Final = 1 << 16
+_OFF_LOOP_BYTES: Final = 1 << 16  # answers of more are parsed in a thread
+_COMPLETIONS: Final = "/v1/completions"
 _PROBE_IDLE_S: Final = 3600
 # Less than the 5 s after which the server closes a connection that is idle: a completion that is sent on one just then
 # would fail, and cannot be sent again.
@@ -67,23 +64,16 @@ def server_url(text: str) -> str:
 class VllmServer:
     """`key` is the bearer token that it wants. Completions share `connections`; questions about the server itself go
     over one connection of their own that is kept open, so that `met_again` can tell: a server that was replaced cannot
-    answer on the connection of the one before."""
+    answer on the connection of the one before. Raises UsageError for a url or a key that cannot be one."""
 
     def __init__(self, url: str, *, key: str | None, connections: int, idle_s: float) -> None:
         self.url = server_url(url)
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise UsageError("vllm server: its key holds characters that no header can carry")
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=idle_s)
-        self._work = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_WORK_IDLE_S),
-            headers=headers, timeout=timeout,
-        )  # fmt: skip
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_create_end.append(self._on_connection)
-        self._probes = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=_PROBE_IDLE_S), headers=headers,
-            timeout=aiohttp.ClientTimeout(total=PROBE_S, sock_connect=CONNECT_S), trace_configs=[trace],
-        )  # fmt: skip
-        self._new_connection = False
+        self._idle_s = idle_s
+        self._work = Pool(self.url, headers=headers, limit=connections, keep_s=_WORK_IDLE_S)
+        self._probes = Pool(self.url, headers=headers, limit=1, keep_s=_PROBE_IDLE_S)
 
     async def close(self) -> None:
         await self._work.close()
@@ -105,19 +95,16 @@ class VllmServer:
         """Its models, and whether it surely is the server that was asked before: it answered on a connection that was
         open then. Raises EngineUnavailable where it says itself that it cannot serve: what answers may be a front whose
         engine has died."""
-        self._new_connection = False
-        async with self._asking(self._probes.get(self.url + "/health", allow_redirects=False)) as response:
-            await self._read(response)
-            if response.status not in (200, 404):  # not every server in vLLM's place has it
-                raise EngineUnavailable(f"{self._name}: says that it is not well ({response.status})")
+        opened = self._probes.opened
+        health = await self._probe("/health")
+        if health.status not in (200, 404):  # not every server in vLLM's place has it
+            raise EngineUnavailable(f"{self._name}: says that it is not well ({health.status})")
         cards = await self.models()
-        return cards, not self._new_connection
+        return cards, self._probes.opened == opened
 
     async def metrics(self) -> Metrics:
-        async with self._asking(self._probes.get(self.url + "/metrics", allow_redirects=False)) as response:
-            if response.status != 200:
-                return Metrics(None, {})
-            return read_metrics(await self._read(response))
+        answer = await self._probe("/metrics")
+        return read_metrics(bytes(answer.body)) if answer.status == 200 else Metrics(None, {})
 
     async def encode(self, model: str, text: str, *, additions: bool) -> list[int]:
         """Token ids of a text; with `additions` those that the tokenizer puts around one (a beginning of text)."""
@@ -135,32 +122,31 @@ class VllmServer:
             raise EngineUnsupported(f"{self._name}: /detokenize gave no text")
         return text
 
-    async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """One whole completion."""
-        async with self._asking(
-            self._work.post(self.url + "/v1/completions", json=body, allow_redirects=False)
-        ) as response:
-            return await self._object(response)
+    async def complete(
+        self, body: Mapping[str, Any], *, until: asyncio.Event | None = None, patience_s: float | None = None
+    ) -> dict[str, Any]:
+        """One whole completion. `patience_s` where it may take longer than a server may otherwise be silent. Raises
+        Left where `until` is set before it is there."""
+        answer = _Whole(f"{self._name}: {_COMPLETIONS}")
+        await self._ask(
+            self._work, "POST", _COMPLETIONS, answer, _json(body), patience_s=patience_s or self._idle_s, until=until
+        )
+        return await self._object(_COMPLETIONS, answer)
 
-    @asynccontextmanager
-    async def stream(self, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Event]]:
-        """A completion's events. Leaving the block before their end closes the connection, which is how the server
-        learns that nobody wants more."""
-        async with self._asking(
-            self._work.post(self.url + "/v1/completions", json=body, allow_redirects=False)
-        ) as response:
-            if response.status != 200:
-                await self._refused(response)
-            try:
-                yield self._events(response)
-            finally:
-                response.close()
-
-    async def _events(self, response: aiohttp.ClientResponse) -> AsyncIterator[Event]:
-        reader = EventReader()
-        while data := await response.content.readany():
-            for event in reader.feed(data):
-                yield event
+    async def stream(
+        self, body: Mapping[str, Any], take: Callable[[Event], bool], *, until: asyncio.Event | None = None
+    ) -> bool:
+        """A completion's events, each handed to `take` as it comes; whether that was to the end. It ends early where
+        `take` returns false or `until` is set: the connection is closed then, which is how the server learns that
+        nobody wants more. Raises what `take` does."""
+        answer = _Streamed(f"{self._name}: {_COMPLETIONS}", take)
+        try:
+            await self._ask(self._work, "POST", _COMPLETIONS, answer, _json(body), patience_s=self._idle_s, until=until)
+        except Left:
+            return False
+        if answer.status != 200:
+            self._refused(_COMPLETIONS, answer)
+        return True
 
     # --- plumbing
 
@@ -168,70 +154,109 @@ class VllmServer:
     def _name(self) -> str:
         return f"vllm server at {self.url}"
 
-    async def _on_connection(self, session: aiohttp.ClientSession, context: SimpleNamespace, params: Any) -> None:
-        self._new_connection = True
-
-    @asynccontextmanager
-    async def _asking(self, request: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-        """aiohttp's exceptions in our words."""
+    async def _ask(
+        self,
+        pool: Pool,
+        method: str,
+        path: str,
+        answer: _Whole,
+        body: bytes | None = None,
+        *,
+        patience_s: float,
+        in_all: bool = False,
+        again: bool = False,
+        until: asyncio.Event | None = None,
+    ) -> None:
+        """The pool's exceptions in our words, all but Left."""
         try:
-            async with request as response:
-                yield response
-        except aiohttp.ClientConnectorError as e:
-            raise EngineUnavailable(f"{self._name}: cannot be reached: {e.strerror or e.os_error}") from None
-        except (TimeoutError, aiohttp.ServerTimeoutError):
+            await pool.ask(
+                method, path, body, head=answer.head, data=answer.data, patience_s=patience_s, in_all=in_all,
+                again=again, until=until,
+            )  # fmt: skip
+        except Unreachable as e:
+            raise EngineUnavailable(f"{self._name}: cannot be reached: {e}") from None
+        except Silent:
             raise EngineFailed(f"{self._name}: nothing came for too long") from None
-        except (aiohttp.ClientError, ConnectionError) as e:
-            raise EngineFailed(f"{self._name}: the connection broke: {type(e).__name__}") from None
+        except Broken as e:
+            raise EngineFailed(f"{self._name}: the connection broke: {e}") from None
 
-    async def _get(self, path: str) -> dict[str, Any]:
-        async with self._asking(self._probes.get(self.url + path, allow_redirects=False)) as response:
-            return await self._object(response)
-
-    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=TEXT_S, sock_connect=CONNECT_S)
-        async with self._asking(
-            self._work.post(self.url + path, json=body, timeout=timeout, allow_redirects=False)
-        ) as response:
-            return await self._object(response)
-
-    async def _object(self, response: aiohttp.ClientResponse) -> dict[str, Any]:
-        if response.status != 200:
-            await self._refused(response)
-        data = await self._read(response)
-        try:
-            answer = await asyncio.to_thread(json.loads, data) if len(data) > _READ_BYTES else json.loads(data)
-        except (ValueError, RecursionError):
-            raise EngineUnsupported(f"{self._name}: {response.url.path} gave no JSON") from None
-        if not isinstance(answer, dict):
-            raise EngineUnsupported(f"{self._name}: {response.url.path} gave no object")
+    async def _probe(self, path: str) -> _Whole:
+        answer = _Whole(f"{self._name}: {path}")
+        await self._ask(self._probes, "GET", path, answer, patience_s=PROBE_S, in_all=True, again=True)
         return answer
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        data = bytearray()
-        while part := await response.content.readany():
-            data += part
-            if len(data) > MAX_ANSWER_BYTES:
-                raise EngineFailed(f"{self._name}: {response.url.path} gave over {MAX_ANSWER_BYTES} bytes")
-        return bytes(data)
+    async def _get(self, path: str) -> dict[str, Any]:
+        return await self._object(path, await self._probe(path))
 
-    async def _refused(self, response: aiohttp.ClientResponse) -> NoReturn:
+    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        answer = _Whole(f"{self._name}: {path}")
+        await self._ask(self._work, "POST", path, answer, _json(body), patience_s=TEXT_S, in_all=True, again=True)
+        return await self._object(path, answer)
+
+    async def _object(self, path: str, answer: _Whole) -> dict[str, Any]:
+        if answer.status != 200:
+            self._refused(path, answer)
+        data = bytes(answer.body)
+        try:
+            told = await asyncio.to_thread(json.loads, data) if len(data) > _OFF_LOOP_BYTES else json.loads(data)
+        except (ValueError, RecursionError):
+            raise EngineUnsupported(f"{self._name}: {path} gave no JSON") from None
+        if not isinstance(told, dict):
+            raise EngineUnsupported(f"{self._name}: {path} gave no object")
+        return told
+
+    def _refused(self, path: str, answer: _Whole) -> NoReturn:
         """Raises what the status means. The server's own message is left out: it may quote the prompt."""
         try:
-            answer = json.loads(await self._read(response))
+            told = json.loads(answer.body)
         except (ValueError, RecursionError):
-            answer = None
-        error = answer.get("error", answer.get("detail")) if isinstance(answer, dict) else None
-        what = f"{self._name}: {response.url.path} answered {response.status}" + (
-            f" ({error_text(error)})" if error else ""
-        )
-        raise _class_of(response.status)(what)
+            told = None
+        error = told.get("error", told.get("detail")) if isinstance(told, dict) else None
+        what = f"{self._name}: {path} answered {answer.status}" + (f" ({error_text(error)})" if error else "")
+        raise _class_of(answer.status)(what)
 
     def _tokens(self, answer: Mapping[str, Any]) -> list[int]:
         ids = answer.get("tokens")
         if type(ids) is not list or not all(type(i) is int and 0 <= i <= MAX_TOKEN_ID for i in ids):
             raise EngineUnsupported(f"{self._name}: /tokenize gave no token ids")
         return ids
+
+
+class _Whole:
+    """An answer that is kept to its end; `who` gave it. `status` 0: none has come."""
+
+    def __init__(self, who: str) -> None:
+        self.status = 0
+        self.body = bytearray()
+        self._who = who
+
+    def head(self, status: int) -> None:
+        self.status = status
+
+    def data(self, data: bytes) -> None:
+        self.body += data
+        if len(self.body) > MAX_ANSWER_BYTES:
+            raise EngineFailed(f"{self._who} gave over {MAX_ANSWER_BYTES} bytes")
+
+
+class _Streamed(_Whole):
+    """One whose events are taken as they come; a refusal is kept."""
+
+    def __init__(self, who: str, take: Callable[[Event], bool]) -> None:
+        super().__init__(who)
+        self._take, self._events = take, EventReader()
+
+    def data(self, data: bytes) -> None:
+        if self.status != 200:
+            super().data(data)
+            return
+        for event in self._events.feed(data):
+            if not self._take(event):
+                raise Left
+
+
+def _json(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def _class_of(status: int) -> type[EngineError]:

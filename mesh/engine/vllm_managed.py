@@ -216,7 +216,7 @@ class ManagedServer:
         with contextlib.suppress(OSError):
             await self._stdin.wait_closed()
         if not self._pid.done():
-            self._pid.set_exception(EngineFailed(f"its keeper ended with {_how(code)}{self._said()}"))
+            self._pid.set_exception(EngineFailed(f"its keeper ended with {_how(code)}{self.said}"))
 
     async def _sweep(self) -> None:
         """The keeper was killed and nobody holds what it held: end the server and what can be told to be its."""
@@ -251,13 +251,15 @@ class ManagedServer:
         else:
             what = f"ended with {_how(self._code)}"
         left = f"; processes that could not be ended: {self._left_pids()}" if self._left else ""
-        return EngineFailed(f"vllm server: {what}{left}{self._said()}")
+        return EngineFailed(f"vllm server: {what}{left}{self.said}")
 
     def _left_pids(self) -> str:
         return ", ".join(map(str, self._left))
 
-    def _said(self) -> str:
-        """vLLM says a lot while it leaves, so the errors it named come first: the earliest is most often the cause."""
+    @property
+    def said(self) -> str:
+        """What it wrote of its trouble, and last, for the end of a message; empty where it wrote nothing. vLLM says a
+        lot while it leaves, so the errors it named come first: the earliest is most often the cause."""
         lines = self._lines.last(_TAIL_LINES)
         errors = [line for line in lines[:-_SAID_LINES] if _ERROR.match(line)]
         said = " | ".join(dict.fromkeys([*errors[:1], *errors[-1:], *lines[-_SAID_LINES:]]))

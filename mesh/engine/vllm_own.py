@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from mesh.engine.vllm_http import VllmServer
 from mesh.engine.vllm_managed import ManagedServer
-from mesh.errors import EngineError, UsageError
+from mesh.errors import EngineError, EngineFailed, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +23,12 @@ _RESTART_MOST_S: Final = 60.0
 
 class OwnServer:
     """`ended` is how it ended, None while it runs or loads; `lost` hears of each end that nobody asked for. `failures`
-    counts starts since somebody last set it to 0."""
+    counts starts since somebody last set it to 0. One that does not answer within `start_s` seconds is ended."""
 
-    def __init__(self, launch: Launch, server: VllmServer, lost: Callable[[EngineError], None]) -> None:
+    def __init__(
+        self, launch: Launch, server: VllmServer, lost: Callable[[EngineError], None], *, start_s: float
+    ) -> None:
+        self._start_s = start_s
         self.ended: EngineError | None = None
         self.failures = 0
         self._launch, self._server, self._lost = launch, server, lost
@@ -36,16 +40,21 @@ class OwnServer:
 
     async def begin(self) -> None:
         """Launch one in place of what is left of the last, and wait until it answers. Raises how it ended, if it
-        did."""
+        did, and EngineFailed with its last lines where it took too long."""
         await self.stop()
         self.ended = None
         self._managed = await self._launch(self._on_end)
+        give_up_s = time.monotonic() + self._start_s
         while True:
             if self.ended is not None:
                 raise self.ended
             try:
                 await self._server.models()
             except EngineError:
+                if time.monotonic() >= give_up_s:
+                    said = self._managed.said
+                    await self.stop()
+                    raise EngineFailed(f"vllm server: did not answer within {self._start_s:g} s{said}") from None
                 await asyncio.sleep(_POLL_S)
             else:
                 return

@@ -60,10 +60,12 @@ def completion_body(
     margins: bool,
     scores: int | None = None,
     grammar: str | None = None,
+    streamed: bool = True,
+    salt: str | None = None,
 ) -> dict[str, Any]:
     """Every parameter of the sampling is there, so that neither the server's defaults nor the model folder's
     generation_config.json decide anything. `scores`: of how many of the likeliest ids log-probabilities are wanted,
-    None: none."""
+    None: none. `salt`: of a prefix cache of its own."""
     sampling = request.sampling
     body: dict[str, Any] = {
         "model": model,
@@ -72,8 +74,8 @@ def completion_body(
         "min_tokens": 0,
         "n": 1,
         "echo": False,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream": streamed,
+        **({"stream_options": {"include_usage": True}} if streamed else {}),
         "return_token_ids": True,
         "temperature": sampling.temperature_u / MILLION,
         "top_p": sampling.top_p_u / MILLION,
@@ -93,6 +95,8 @@ def completion_body(
         "length_penalty": 1.0,
         "watermarking": False,
     }
+    if salt is not None:
+        body["cache_salt"] = salt
     if grammar is not None:
         body["structured_outputs"] = {"grammar": grammar}
     if margins or scores is not None:

@@ -8,6 +8,7 @@ both are compared, bit for bit.
 from __future__ import annotations
 
 import asyncio
+import math
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +22,18 @@ from mesh.errors import EngineFailed, EngineUnsupported
 
 TOKENS: Final = 24  # decoded for each prompt
 LONGEST: Final = 300  # ids; more than two blocks of any cache, so that a warm one is used
+_SUM_MOST: Final = 1.01  # of a few probabilities, with what rounding adds
 FIXED: Final = 4  # prompts in the probe, however many slots there are
 
 # A request's ids and their log-probabilities.
 Numbers = tuple[tuple[int, ...], tuple[float, ...]]
 Run = Callable[[Sequence[int], str, Mapping[str, Any]], Awaitable[Numbers]]
+
+# What a server's log-probabilities are taken from: logits as the model made them, what is left of them after biases,
+# penalties, temperature and cuts, or no probabilities at all.
+RAW: Final = "raw"
+PROCESSED: Final = "processed"
+LOGITS: Final = "logits"
 
 GREEDY: Final[Mapping[str, Any]] = {"temperature": 0.0, "seed": None}
 SEEDED: Final[Mapping[str, Any]] = {"temperature": 0.8, "seed": 7}
@@ -35,11 +43,12 @@ SEEDED: Final[Mapping[str, Any]] = {"temperature": 0.8, "seed": 7}
 class SelfCheck:
     """`results` by name of the comparison: None where all bits agreed, else the first position that differed. `known`:
     the evidence that stands behind this configuration, None where there is none. `probe`: 32 bytes over the fixed
-    prompts' numbers, where they repeat."""
+    prompts' numbers, where they repeat; `logprobs` which kind of them the server gives."""
 
     results: Mapping[str, int | None]
     known: str | None
     probe: bytes | None
+    logprobs: str = RAW
 
     @property
     def identical(self) -> bool:
@@ -63,18 +72,21 @@ class SelfCheck:
         return agreed
 
 
-async def ask_numbers(
-    server: VllmServer, model: str, prompt: Sequence[int], salt: str, sampling: Mapping[str, Any]
-) -> tuple[Numbers, str | None]:
-    """One request, and what the server calls itself in its answer. Raises EngineUnsupported where it does not give
-    what is compared, EngineFailed where it gives something else."""
-    body = {
+def _body(model: str, prompt: Sequence[int], salt: str, sampling: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         "model": model, "prompt": list(prompt), "max_tokens": TOKENS, "ignore_eos": True,
         "return_token_ids": True, "logprobs": 2, "return_tokens_as_token_ids": True, "cache_salt": salt,
         "top_p": 1.0, "top_k": 0, "min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": 0.0,
         "repetition_penalty": 1.0, **sampling,
     }  # fmt: skip
-    answer = read_answer(await server.complete(body))
+
+
+async def ask_numbers(
+    server: VllmServer, model: str, prompt: Sequence[int], salt: str, sampling: Mapping[str, Any]
+) -> tuple[Numbers, str | None]:
+    """One request, and what the server calls itself in its answer. Raises EngineUnsupported where it does not give
+    what is compared, EngineFailed where it gives something else."""
+    answer = read_answer(await server.complete(_body(model, prompt, salt, sampling)))
     if not isinstance(answer, Chunk) or answer.tokens is None or answer.prompt is None:
         raise EngineUnsupported(
             f"vllm server at {server.url}: gives no token ids (return_token_ids): too old, or no vLLM; "
@@ -85,6 +97,23 @@ async def ask_numbers(
     if answer.prompt != tuple(prompt) or len(answer.tokens) != TOKENS:
         raise EngineFailed(f"vllm server at {server.url}: clipped a prompt or an answer in the self-check")
     return (answer.tokens, answer.chosen), answer.fingerprint
+
+
+async def ask_kind(server: VllmServer, model: str, prompt: Sequence[int], salt: Callable[[], str]) -> str:
+    """Which of `RAW`, `PROCESSED` and `LOGITS` a server gives where log-probabilities are asked for, which nothing in
+    an answer says: those at one position under two temperatures are equal only where they are from before it. Raises
+    what `ask_numbers` does."""
+    best: list[tuple[tuple[int, float], ...]] = []
+    for sampling in ({"temperature": 1.0, "seed": 1}, {"temperature": 2.0, "seed": 1}):
+        body = {**_body(model, prompt, salt(), sampling), "max_tokens": 1}
+        answer = read_answer(await server.complete(body))
+        if not isinstance(answer, Chunk) or not answer.ranked:
+            raise EngineUnsupported(f"vllm server at {server.url}: gives no log-probabilities (logprobs)")
+        best.append(answer.ranked[0])
+    first, second = (entries[:2] for entries in best)
+    if sum(math.exp(min(value, 1.0)) for _, value in first) > _SUM_MOST:
+        return LOGITS
+    return RAW if first == second else PROCESSED
 
 
 async def measure(

@@ -54,7 +54,7 @@ class VllmText:
         """A rendered chat brings its control tokens along; a bare text gets those that the tokenizer begins one with.
         In both, a control token spelled in the text counts as one: the server has no way to say otherwise."""
         ids = await self._server.encode(self._model, text, additions=not special and not bare)
-        if any(token >= len(self._tokenizer.pieces) for token in ids):
+        if max(ids, default=0) >= len(self._tokenizer.pieces):
             raise EngineUnsupported("vllm server: tokenized a text to ids that the tokenizer folder does not have")
         return ids
 

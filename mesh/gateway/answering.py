@@ -14,6 +14,7 @@ from mesh.errors import EngineFailed, MeshError
 from mesh.gateway import shapes
 from mesh.gateway.choices import OTHER_CHOICE, Choice, Serve, fault_of
 from mesh.gateway.config import GatewayConfig
+from mesh.gateway.deciding import told_of
 from mesh.gateway.energy import energy_comment, energy_object
 from mesh.gateway.events import STREAM_TYPE, EventStream
 from mesh.gateway.faults import error_body, headers_of, status_of, told, where
@@ -56,6 +57,10 @@ class Answering:
             raise errors[0]
         if len(served) < len(outcomes):
             return await self._repeated(outcomes, streamed=False)
+        if serve.call.options:
+            told = told_of(serve.call.options, serve.prepared.options, served[0])
+            answer = serve.shape.decision(told, served, energy_object(served), _mesh_object(serve, served))
+            return self._whole(serve, served, answer)
         said = []
         for choice, one in zip(serve.choices, served, strict=True):
             part = choice.sink.whole()
@@ -66,6 +71,9 @@ class Answering:
             whole = serve.shape.whole(part.text, deltas)
             said.append(serve.shape.choice(choice.index, whole, _logprobs(serve, part.entries), reason))
         answer = serve.shape.answer(said, served, energy_object(served), _mesh_object(serve, served))
+        return self._whole(serve, served, answer)
+
+    def _whole(self, serve: Serve, served: Sequence[SealedServe], answer: dict[str, Any]) -> web.Response:
         body = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
         self._hold(serve, served, body, JSON_TYPE)
         headers = {**serve.headers, "Mesh-Receipt": _receipts(served)}
@@ -255,7 +263,9 @@ async def _judge(serve: Serve, choice: Choice, text: str, served: SealedServe, c
     if form is None:
         return
     cut = served.receipt.outcome.finish == "length"
-    if form.schema is None:
+    if form.free:
+        choice.verdict = "not satisfied (truncated)" if cut else "satisfied"
+    elif form.schema is None:
         choice.verdict = "satisfied" if calls else "not satisfied (truncated)" if cut else "not satisfied"
     else:
         choice.verdict = await asyncio.to_thread(form.verdict, text, cut=cut)

@@ -21,11 +21,13 @@ from mesh.gateway.balance import Balance
 from mesh.gateway.completions import CALLER, GRANT, SERVE, Completions
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.cors import Cors
+from mesh.gateway.embeddings import Embeddings
 from mesh.gateway.evidence import Evidence, Health
 from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, told, where
 from mesh.gateway.intake import Intake
 from mesh.gateway.listening import HEADERS, Runner, take_address
 from mesh.gateway.metrics import Metrics
+from mesh.gateway.openapi import Description
 from mesh.gateway.page import Page
 from mesh.gateway.receipts import Receipts
 from mesh.gateway.summary import Summary
@@ -67,6 +69,8 @@ class Gateway:
         intake = Intake(config.max_body_bytes, config.body_memory_bytes, config.body_timeout_s)
         self._completions = Completions(steward, self.backends, intake, config)
         self._tokens = Tokens(self.backends, intake)
+        self._embeddings = Embeddings(self.backends, intake)
+        self._description = Description(self.backends, metrics=config.metrics, guarded=not self._gate.open)
         self.metrics = Metrics(self.backends, steward.costs)
         steward.observe(self.metrics.sealed)
         steward.observe(journal.write)
@@ -93,10 +97,13 @@ class Gateway:
                 web.get("/readyz", self._health.ready),
                 web.post("/v1/chat/completions", self._completions.chat),
                 web.post("/v1/completions", self._completions.text),
+                web.post("/mesh/v1/decide", self._completions.decide),
+                web.post("/v1/embeddings", self._embeddings.refuse),
                 *self._tokens.routes(),
                 *self._evidence.routes(),
                 *self._shown,
                 web.get("/mesh/v1/grant/balance", Balance(steward=self._steward).show),
+                web.get("/openapi.json", self._description.show),
             ]
         )
         app.on_response_prepare.append(_mark)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from mesh.engine.protocol import ScoringEngine, ServingEngine, tool_form
+from mesh.engine.protocol import Decider, ScoringEngine, ServingEngine, tool_form
 from mesh.errors import (
     BadRequest,
     ContextLengthExceeded,
@@ -221,21 +221,23 @@ class Backends:
         default = min(self._config.default_max_tokens, self._config.max_output_tokens or math.inf)
         prepared = await prepare(call, engine, default_max_tokens=int(default))
         limit = self._config.max_prompt_tokens
-        if limit is not None and len(prepared.ids) > limit:
+        tokens = prepared.request.prompt_tokens
+        if limit is not None and tokens > limit:
             raise ContextLengthExceeded(
-                f"prompt: {len(prepared.ids)} tokens, this server takes at most {limit}", param=call.prompt_param
+                f"prompt: {tokens} tokens, this server takes at most {limit}", param=call.prompt_param
             )
         return prepared
 
     def _prompt_kind(self, call: Call, engine: ServingEngine) -> tuple[object, ...]:
         """Equal for engines that read a request alike: same weights, template and settings, and able to do the same.
         Where the weights are not known, and where each has to be told a grammar, each reads for itself."""
-        if engine.weights_digest is None or call.form is not None or call.forced:
+        if engine.weights_digest is None or call.held:
             return (engine.process,)
         kind = self._prompt_kinds.get(engine.process)
         if kind is None:
             settings = ContentId.of("settings", dict(engine.settings))
-            able = (tool_form(engine), isinstance(engine, ScoringEngine) and engine.max_scores)
+            scores = isinstance(engine, ScoringEngine) and engine.max_scores
+            able = (tool_form(engine), scores, isinstance(engine, Decider))
             kind = (engine.weights_digest, engine.template_digest, engine.context_tokens, settings, able)
             if len(self._prompt_kinds) > 4 * len(self.all):
                 self._prompt_kinds.clear()  # of processes that are gone

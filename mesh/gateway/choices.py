@@ -84,7 +84,8 @@ class Serve:
     async def ended(self, choice: Choice) -> SealedServe | Repeated:
         """What became of a choice. Raises why it never began, and DeadlineExceeded where it does not end although it
         was called off: it is sealed when it does."""
-        await asyncio.wait({choice.outcome}, timeout=self.patience_s)
+        if not choice.outcome.done():
+            await asyncio.wait({choice.outcome}, timeout=self.patience_s)
         if not choice.outcome.done():
             self.abandon()
             raise DeadlineExceeded("the request's time is over and the engine does not stop; once it does it is sealed")

@@ -1,4 +1,5 @@
-"""One answer, from a request's bytes to its sealed receipt: `/v1/chat/completions` and `/v1/completions`.
+"""One answer, from a request's bytes to its sealed receipt: `/v1/chat/completions`, `/v1/completions` and
+`/mesh/v1/decide`.
 
 The serve runs in a task of its own that outlives its handler: a client that goes away is told to the engine through the
 sink, and the receipt is sealed all the same. What is refused before the intent is written has a plain HTTP status; the
@@ -17,13 +18,14 @@ from typing import Any
 
 from aiohttp import web
 
-from mesh.engine.protocol import TextEngine
+from mesh.engine.protocol import has_text
 from mesh.errors import BadRequest, DeadlineExceeded, EngineFailed, EngineUnavailable, MeshError
 from mesh.gateway import shapes
 from mesh.gateway.answering import Answering, held_answer
 from mesh.gateway.backends import Backends, Placed
 from mesh.gateway.choices import CUT_S, OTHER_CHOICE, Choice, Outcome, Serve, fault_of, request_of
 from mesh.gateway.config import GatewayConfig
+from mesh.gateway.deciding import parse_decide
 from mesh.gateway.intake import Intake
 from mesh.gateway.openai import Call, parse_chat, parse_completion
 from mesh.gateway.repeats import Answers
@@ -45,7 +47,7 @@ GRANT = web.RequestKey("grant", Terms)  # what bounds the caller, where somethin
 
 
 class Completions:
-    """The handlers of both routes, over the backends there are."""
+    """The handlers of these routes, over the backends there are."""
 
     def __init__(
         self,
@@ -74,6 +76,9 @@ class Completions:
 
     async def text(self, request: web.Request) -> web.StreamResponse:
         return await self._handle(request, parse_completion, chat=False)
+
+    async def decide(self, request: web.Request) -> web.StreamResponse:
+        return await self._handle(request, parse_decide, chat=False)
 
     async def drain(self, deadline_s: float) -> None:
         """Take nothing new and send away what waits; let what runs end until the deadline, then cut it. All of it is
@@ -198,7 +203,7 @@ class Completions:
             placed.backend.room.leave(self._clock())
             self._check_open()
         engine = placed.engine
-        piece = engine.piece if isinstance(engine, TextEngine) else lambda token: b""
+        piece = engine.piece if has_text(engine) else lambda token: b""
         choices = [self._choice(call, placed, piece, index) for index in range(call.n)]
         shape = shapes.Shape(chat, choices[0].serve_id, call.model, int(time.time()))
         serve = Serve(call, placed, shape, piece, choices, repeat, deadline, self._clock, failed)
@@ -229,6 +234,7 @@ class Completions:
                     serve_id=choice.serve_id,
                     idempotency=_idempotency(serve, choice),
                     prompt_text=placed.prepared.text,
+                    options=placed.prepared.options,
                 )
             )
             self._running[task] = choice.sink

@@ -10,7 +10,7 @@
 [cors]               origins: web pages of others that may use the server from a browser
 [grants]             issuers: whose grants are let in; revoked: a file of blocks that are not; leeway_s
 [[backend]]          kind = "gguf" (path, name, slots, ...), "vllm" (url, weights, gpus, ...), "vllm-managed" (weights,
-                     flags, ...) or "reference"; clients choose one by its name, or any of those that
+                     flags, start_s, ...) or "reference"; clients choose one by its name, or any of those that
                      share one of its aliases; queue
 """
 
@@ -221,6 +221,7 @@ class ManagedVllmBackend(_VllmBackend):
     kind: Literal["vllm-managed"]
     weights: _Text
     executable: _Text = "vllm"
+    start_s: Annotated[int, Field(ge=1, le=86_400)] | None = None  # until it answers
     flags: list[str] = []
 
 

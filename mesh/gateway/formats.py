@@ -7,7 +7,7 @@ was asked for is decided here, by another library, on the text that goes out.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +15,19 @@ from mesh.gateway.fields import Fields
 from mesh.gateway.json_grammar import grammar_of
 from mesh.gateway.messages import plain
 
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`schema` is what the answer is checked against, None where it is made of calls and not checked. `param` is the
-    request's field."""
+    """`schema` is what the answer is checked against, None where it is made of calls and not checked; `free`: it may be
+    text, and only calls in it have a form. `param` is the request's field."""
 
     grammar: str
     schema: Mapping[str, Any] | bool | None
     param: str
+    free: bool = False
 
     def verdict(self, text: str, *, cut: bool) -> str:
         """Whether a finished answer is one; `cut` where it reached its cap. Takes as long as the schema does."""
@@ -66,16 +68,62 @@ def read_format(fields: Fields) -> Format | None:
 def forced_call(tools: Sequence[Mapping[str, Any]], form: str) -> Format:
     """One call of one of `tools`, as a template of this `form` has the model write it. Raises BadRequest for parameters
     that cannot be held to."""
-    arguments, root = ("arguments", '"<tool_call>" space {} space "</tool_call>"')
-    if form != "hermes":
-        arguments, root = "parameters", "{}"
+    root = '"<tool_call>" space {} space "</tool_call>"' if form == "hermes" else "{}"
+    calls = _calls(tools, form, [tool["function"]["name"] for tool in tools])
+    return Format(grammar_of(calls, param="tools", root=root), None, "tools")
+
+
+def free_calls(tools: Sequence[Mapping[str, Any]], form: str, *, strict: Collection[str], once: bool) -> Format:
+    """Text with calls of `tools` in it, as a template of this `form` has them written; the arguments of those in
+    `strict` are held to their parameters, and `once` there is at most one call. Raises BadRequest for parameters that
+    cannot be held to."""
+    root, more = _tagged_text(once=once) if form == "hermes" else _bare_text(once=once)
+    grammar = grammar_of(_calls(tools, form, strict), param="tools", root=root, more=more)
+    return Format(grammar, None, "tools", free=True)
+
+
+def _calls(tools: Sequence[Mapping[str, Any]], form: str, strict: Collection[str]) -> Mapping[str, Any]:
+    """The schema of one call of one of `tools`."""
+    arguments = "arguments" if form == "hermes" else "parameters"
     calls = []
     for i, tool in enumerate(tools):
         function = tool["function"]
         where = f"#/anyOf/{i}/properties/{arguments}"
-        properties = {"name": {"const": function["name"]}, arguments: _moved(function["parameters"], where)}
+        parameters = _moved(function["parameters"], where) if function["name"] in strict else _ANY_OBJECT
+        properties = {"name": {"const": function["name"]}, arguments: parameters}
         calls.append({"type": "object", "properties": properties, "required": list(properties)})
-    return Format(grammar_of({"anyOf": calls}, param="tools", root=root), None, "tools")
+    return {"anyOf": calls}
+
+
+def _tagged_text(*, once: bool) -> tuple[str, dict[str, str]]:
+    """Text in which `<tool_call>` begins a call: one rule for each beginning of the tag that has just been said, which
+    goes on with any other character as text. A `once` called text goes on without the tag."""
+    more = _text_rules("text-", "call")
+    more["call"] = f'space {{}} space "{_CLOSE}" {"rest-a" if once else "text-a"}'
+    if once:
+        more |= _text_rules("rest-", None)
+    return "text-a", more
+
+
+def _text_rules(prefix: str, after: str | None) -> dict[str, str]:
+    """The rules of text in front of `after`, or without the tag where that is None; the first is called `a`."""
+    names = [prefix + chr(ord("a") + i) for i in range(len(_OPEN))]
+    rules = {}
+    for name, said, following in zip(names, _OPEN, [*names[1:], after], strict=True):
+        ways = ['""', f"[^{''.join(sorted({said, _OPEN[0]}))}] {names[0]}"]
+        if following is not None:
+            ways.append(f'"{said}" {following}')
+        if said != _OPEN[0]:
+            ways.append(f'"{_OPEN[0]}" {names[1]}')
+        rules[name] = " | ".join(ways)
+    return rules
+
+
+def _bare_text(*, once: bool) -> tuple[str, dict[str, str]]:
+    """An answer that is nothing but calls, or text that does not begin as they do."""
+    calls = "{} space" if once else '{} space (";" space {} space)*'
+    text = r"[^{ \t\r\n] [^\x00]*"
+    return "blank* (calls | text)?", {"blank": r"[ \t\r\n]", "calls": calls, "text": text}
 
 
 def _moved(schema: Any, where: str) -> Any:

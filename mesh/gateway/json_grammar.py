@@ -40,12 +40,17 @@ _NAME = re.compile(r"[a-z][a-z-]*")
 _CHOICE = re.compile(r"[a-z-]+(?: \| [a-z-]+)*")
 
 
-def grammar_of(schema: Mapping[str, Any] | bool, *, param: str, root: str = "{} space") -> str:
+def grammar_of(
+    schema: Mapping[str, Any] | bool, *, param: str, root: str = "{} space", more: Mapping[str, str] | None = None
+) -> str:
     """The grammar of exactly those values that `schema` allows and this module can spell. `root` is the whole answer,
-    with `{}` for the value. Raises BadRequest naming the keyword under `param` that cannot be held to."""
+    with `{}` for the value, `more` are rules that it may name and that may name it. Raises BadRequest naming the
+    keyword under `param` that cannot be held to."""
     writer = _Writer(schema, param)
     value = writer.rule(schema, "", 0)
-    text = writer.text(root.replace("{}", value))
+    text = writer.text(
+        root.replace("{}", value), {name: rule.replace("{}", value) for name, rule in (more or {}).items()}
+    )
     if len(text.encode()) > MAX_GRAMMAR_BYTES:
         raise BadRequest(f"{param}: its grammar is over {MAX_GRAMMAR_BYTES} bytes", code="invalid_value", param=param)
     return text
@@ -65,14 +70,14 @@ class _Writer:
         self._names: dict[str, str] = {}
         self._refs: dict[str, str] = {}
 
-    def text(self, root: str) -> str:
-        used, look = set[str](), [root, *self._rules.values()]
+    def text(self, root: str, more: Mapping[str, str]) -> str:
+        used, look = set[str](), [root, *more.values(), *self._rules.values()]
         while look:
             for name in _NAME.findall(re.sub(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]', " ", look.pop())):
                 if name in _SHARED and name not in used:
                     used.add(name)
                     look.append(_SHARED[name])
-        lines = {"root": root, **self._rules, **{name: rule for name, rule in _SHARED.items() if name in used}}
+        lines = {"root": root, **more, **self._rules, **{name: rule for name, rule in _SHARED.items() if name in used}}
         return "".join(f"{name} ::= {rule}\n" for name, rule in lines.items())
 
     def rule(self, schema: Any, where: str, depth: int) -> str:

@@ -14,9 +14,9 @@ from mesh.gateway.fields import Fields, kind
 Message = Mapping[str, Any]  # as a chat template takes it
 
 # `developer` is what newer clients call `system`; templates know the older name.
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _NOT_YET = "not supported by this server"
-_MAX_TOOLS = 128
+MAX_TOOLS = 128
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}\Z")
 _FUNCTION = "expected a function"
 
@@ -40,17 +40,18 @@ def first_of_tools(messages: tuple[Message, ...]) -> str | None:
     return None
 
 
-def read_tools(fields: Fields, *, forced: bool) -> tuple[Mapping[str, Any], ...]:
-    """The functions under `tools`, as templates take them. Only a call that is `forced` is held to its parameters, so
-    that only then one may be strict."""
+def read_tools(fields: Fields) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
+    """The functions under `tools`, as templates take them, and the names of those whose calls are strict: held to their
+    parameters."""
     tools = fields.array("tools") or []
-    if len(tools) > _MAX_TOOLS:
-        raise fields.fault("tools", f"{len(tools)} of them, at most {_MAX_TOOLS}")
-    read = tuple(_tool(item, f"tools[{i}]", forced) for i, item in enumerate(tools))
+    if len(tools) > MAX_TOOLS:
+        raise fields.fault("tools", f"{len(tools)} of them, at most {MAX_TOOLS}")
+    told = [_tool(item, f"tools[{i}]") for i, item in enumerate(tools)]
+    read = tuple(tool for tool, _ in told)
     names = [tool["function"]["name"] for tool in read]
     if len(set(names)) != len(names):
         raise fields.fault("tools", "two have one name")
-    return read
+    return read, tuple(name for name, (_, strict) in zip(names, told, strict=True) if strict)
 
 
 def plain(value: Any) -> Any:
@@ -71,13 +72,13 @@ def _object(item: Any, where: str) -> Fields:
 def _message(item: Any, where: str) -> Message:
     message = _object(item, where)
     role = message.text("role")
-    if role not in _ROLES:
-        raise message.fault("role", f"expected one of {', '.join(_ROLES)}" if role else "missing")
+    if role not in ROLES:
+        raise message.fault("role", f"expected one of {', '.join(ROLES)}" if role else "missing")
     content = message.take("content")
     if type(content) is list:
         # the parts of one message are its lines, as other servers read them
         content = "\n".join(_part(part, f"{where}.content[{i}]") for i, part in enumerate(content))
-    read: dict[str, Any] = {"role": _ROLES[role]}
+    read: dict[str, Any] = {"role": ROLES[role]}
     calls = message.array("tool_calls") if role == "assistant" else None
     if calls:
         read["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
@@ -124,7 +125,7 @@ def _call(item: Any, where: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": values}}
 
 
-def _tool(item: Any, where: str, forced: bool) -> Mapping[str, Any]:
+def _tool(item: Any, where: str) -> tuple[Mapping[str, Any], bool]:
     tool = _object(item, where)
     tool.only("type", ("function",), "only functions are supported")
     function = tool.object("function")
@@ -133,11 +134,10 @@ def _tool(item: Any, where: str, forced: bool) -> Mapping[str, Any]:
         raise tool.fault("function", "missing")
     name, description = function.text("name"), function.text("description")
     parameters = function.object("parameters")
-    why = "arguments are held to their parameters only where tool_choice is required or names a function"
-    function.only("strict", (True, False) if forced else (False,), why)
+    strict = function.flag("strict") or False
     function.done()
     if name is None or not _NAME.match(name):
         raise function.fault("name", "missing" if name is None else "expected 1 to 64 letters, digits and _.-")
     read: dict[str, Any] = {"name": name, "description": description or ""}
     read["parameters"] = {"type": "object", "properties": {}} if parameters is None else plain(parameters.rest())
-    return {"type": "function", "function": read}
+    return {"type": "function", "function": read}, strict

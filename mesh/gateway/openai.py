@@ -11,7 +11,7 @@ import binascii
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mesh.engine.protocol import MAX_SCORES
 from mesh.gateway.fields import Fields, kind, millionths
@@ -34,7 +34,7 @@ Random = Callable[[int], bytes]
 
 _NOT_YET = "not supported by this server"
 _HEX64 = re.compile(r"[0-9a-fA-F]{64}\Z")
-_MAX_LABEL_CHARS = 512
+MAX_LABEL_CHARS = 512
 MAX_CHOICES = 16  # each is a serve of its own
 
 
@@ -55,7 +55,9 @@ class Call:
     """One request, understood. Exactly one of `messages`, `prompt` and `prompt_ids` is there. `max_tokens` None means
     the server's default. `n` choices are made; `logprobs` is of how many of the likeliest ids they are told, None: no
     log-probabilities at all; `tools` are those that the model may call, `forced` the names of those of which it
-    has to call one; `form` is what an answer in text has to look like."""
+    has to call one; `form` is what an answer in text has to look like; `options` are those of a decision, which
+    makes no text. Where the model may choose to call, the tools in `strict` are called with arguments that fit, and
+    with `one_call` no more than one is."""
 
     model: str
     messages: tuple[Message, ...] | None
@@ -71,6 +73,14 @@ class Call:
     tools: tuple[Mapping[str, Any], ...] = ()
     forced: tuple[str, ...] = ()
     form: Format | None = None
+    options: tuple[str, ...] = ()
+    strict: tuple[str, ...] = ()
+    one_call: bool = False
+
+    @property
+    def held(self) -> bool:
+        """Whether a grammar may hold the answer to something."""
+        return self.form is not None or bool(self.forced or self.strict or self.one_call)
 
     @property
     def prompt_param(self) -> str:
@@ -82,20 +92,20 @@ def parse_chat(body: dict[str, Any], random: Random) -> Call:
     fields = Fields(body)
     messages = read_messages(fields)
     logprobs = _chat_logprobs(fields)
-    tools, forced = _tools(fields)
+    calls = _tools(fields)
     form = read_format(fields)
-    if form is not None and tools:
+    if form is not None and calls.tools:
         raise fields.fault("response_format", "not beside tools", code="unsupported_value")
     fields.refuse(("functions", "function_call", "audio", "prediction"), _NOT_YET)
     fields.refuse(("reasoning_effort", "verbosity", "web_search_options"), _NOT_YET)
     fields.only("modalities", (["text"],), _NOT_YET)
-    return _call(fields, random, messages=messages, logprobs=logprobs, tools=tools, forced=forced, form=form)
+    return _call(fields, random, messages=messages, logprobs=logprobs, calls=calls, form=form)
 
 
 def parse_completion(body: dict[str, Any], random: Random) -> Call:
     """`POST /v1/completions`. Raises BadRequest with the field's name as `param`."""
     fields = Fields(body)
-    prompt = _prompt(fields)
+    prompt = read_prompt(fields)
     fields.only("echo", (False,), _NOT_YET)
     fields.only("best_of", (1,), _NOT_YET)
     fields.refuse(("suffix",), _NOT_YET)
@@ -112,13 +122,10 @@ def _call(
     prompt: str | None = None,
     prompt_ids: tuple[int, ...] | None = None,
     logprobs: int | None = None,
-    tools: tuple[Mapping[str, Any], ...] = (),
-    forced: tuple[str, ...] = (),
+    calls: _Calls | None = None,
     form: Format | None = None,
 ) -> Call:
-    model = fields.text("model")
-    if not model or len(model) > MAX_NAME_CHARS:
-        raise fields.fault("model", "missing" if not model else f"over {MAX_NAME_CHARS} characters")
+    model = _model(fields)
     max_tokens = _max_tokens(fields)
     sampling = _sampling(fields, random)
     stream = fields.flag("stream") or False
@@ -131,7 +138,8 @@ def _call(
         options.only("include_obfuscation", (False,), _NOT_YET)
         options.done()
     n = _or(fields.integer("n", 1, MAX_CHOICES), 1)
-    if sampling.ignore_eos and (form is not None or forced):
+    calls = calls or _Calls((), (), (), False)
+    if sampling.ignore_eos and (form is not None or calls.forced or calls.strict or calls.one):
         raise fields.fault("ignore_eos", "not where the answer has a format, which ends it", code="unsupported_value")
     mesh = _mesh(fields.object("mesh") or Fields({}), random)
     _labels(fields)
@@ -148,10 +156,29 @@ def _call(
         mesh,
         n,
         logprobs,
-        tools,
-        forced,
+        calls.tools,
+        calls.forced,
         form,
+        (),
+        calls.strict,
+        calls.one,
     )
+
+
+def plain_call(fields: Fields, random: Random, sampling: Sampling) -> Call:
+    """What is left of a request that says nothing of how ids are chosen: the model, `mesh` and labels."""
+    model = _model(fields)
+    mesh = _mesh(fields.object("mesh") or Fields({}), random)
+    _labels(fields)
+    fields.done()
+    return Call(model, None, None, None, None, sampling, stream=False, include_usage=False, mesh=mesh)
+
+
+def _model(fields: Fields) -> str:
+    model = fields.text("model")
+    if not model or len(model) > MAX_NAME_CHARS:
+        raise fields.fault("model", "missing" if not model else f"over {MAX_NAME_CHARS} characters")
+    return model
 
 
 def _chat_logprobs(fields: Fields) -> int | None:
@@ -162,22 +189,32 @@ def _chat_logprobs(fields: Fields) -> int | None:
     return (best or 0) if wanted else None
 
 
-def _tools(fields: Fields) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
-    """The tools that the model is shown, none where it is told to call none; and the names of those of which it has to
-    call one, none where it may choose."""
+class _Calls(NamedTuple):
+    """The tools that the model is shown, none where it is told to call none; the names of those of which it has to call
+    one, none where it may choose; of those that are strict where it may; and whether it may call but one."""
+
+    tools: tuple[Mapping[str, Any], ...]
+    forced: tuple[str, ...]
+    strict: tuple[str, ...]
+    one: bool
+
+
+def _tools(fields: Fields) -> _Calls:
     choice = fields.take("tool_choice")
     named = _named_choice(fields, choice)
-    tools = read_tools(fields, forced=choice == "required" or named is not None)
+    tools, strict = read_tools(fields)
     names = tuple(tool["function"]["name"] for tool in tools)
     if choice not in (None, "none") and not tools:
         raise fields.fault("tool_choice", "only where there are tools")
     if named is not None and named not in names:
         raise fields.fault("tool_choice", f"{named[:80]!r} is none of the tools")
-    forced = names if choice == "required" else () if named is None else (named,)
-    if fields.flag("parallel_tool_calls") is False and tools and not forced and choice != "none":
-        why = "the number of calls is held to one only where tool_choice is required or names a function"
-        raise fields.fault("parallel_tool_calls", why, code="unsupported_value")
-    return (() if choice == "none" else tools), forced
+    one = fields.flag("parallel_tool_calls") is False and bool(tools)
+    if choice == "none":
+        return _Calls((), (), (), False)
+    # a call that is forced is one and held to its parameters in any case
+    if choice == "required" or named is not None:
+        return _Calls(tools, names if named is None else (named,), (), False)
+    return _Calls(tools, (), strict, one)
 
 
 def _named_choice(fields: Fields, choice: Any) -> str | None:
@@ -198,7 +235,8 @@ def _named_choice(fields: Fields, choice: Any) -> str | None:
     return name
 
 
-def _prompt(fields: Fields) -> str | tuple[int, ...]:
+def read_prompt(fields: Fields) -> str | tuple[int, ...]:
+    """The `prompt` of a request: text, or token ids. Raises BadRequest."""
     prompt = fields.take("prompt")
     if type(prompt) is list and len(prompt) == 1 and type(prompt[0]) in (str, list):
         prompt = prompt[0]
@@ -320,10 +358,10 @@ def _nonce(fields: Fields) -> bytes | None:
 def _labels(fields: Fields) -> None:
     """What names the request for its sender and changes nothing in the answer; read, checked and not kept."""
     for name in ("user", "safety_identifier", "prompt_cache_key"):
-        if len(fields.text(name) or "") > _MAX_LABEL_CHARS:
-            raise fields.fault(name, f"over {_MAX_LABEL_CHARS} characters")
+        if len(fields.text(name) or "") > MAX_LABEL_CHARS:
+            raise fields.fault(name, f"over {MAX_LABEL_CHARS} characters")
     metadata = fields.object("metadata")
     if metadata is not None:
-        metadata.texts(_MAX_LABEL_CHARS)
+        metadata.texts(MAX_LABEL_CHARS)
     fields.only("store", (False,), "answers are not stored; send false or nothing")
     fields.only("service_tier", ("auto", "default"), "there is one tier")

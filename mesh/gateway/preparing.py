@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from mesh.engine.grammars import GrammarEngine
-from mesh.engine.protocol import ScoringEngine, ServingEngine, TextEngine, tool_form
+from mesh.engine.protocol import ScoringEngine, ServingEngine, has_text, tool_form
 from mesh.errors import BadRequest, ContextLengthExceeded
-from mesh.gateway.formats import Format, forced_call
+from mesh.gateway.deciding import encode_options
+from mesh.gateway.formats import Format, forced_call, free_calls
 from mesh.gateway.messages import first_of_tools
 from mesh.gateway.openai import Call
-from mesh.schema.request import Sampling, ServeRequest, prompt_hash_of_ids, prompt_hash_of_text
+from mesh.schema.request import Sampling, ServeRequest, decision_digest, prompt_hash_of_ids, prompt_hash_of_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Prepared:
     text: str | None = field(repr=False)
     tool_form: str | None = None  # in which calls of the request's tools come; None where it has none
     form: Format | None = None  # what the answer is held to
+    options: tuple[tuple[int, ...], ...] = field(default=(), repr=False)  # of a decision
 
 
 async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int) -> Prepared:
@@ -33,14 +35,15 @@ async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int)
     if call.logprobs is not None and not (isinstance(engine, ScoringEngine) and call.logprobs <= engine.max_scores):
         raise BadRequest("logprobs: this model's engine gives none", code="unsupported_parameter", param="logprobs")
     form = _tool_form(call, engine)
+    options = await encode_options(call.options, engine) if call.options else ()
     if call.prompt_ids is not None:
         text, ids = None, call.prompt_ids
         _check_known(ids, engine)
         prompt_hash = prompt_hash_of_ids(ids, call.mesh.nonce)
     else:
-        if not isinstance(engine, TextEngine):
+        if not has_text(engine):
             raise BadRequest("this model takes token ids only", code="text_unsupported", param=call.prompt_param)
-        writer: TextEngine = engine
+        writer = engine
         if call.messages is not None:
             text = await (writer.render(call.messages, call.tools) if call.tools else writer.render(call.messages))
             ids = tuple(await writer.encode(text, special=True))
@@ -50,22 +53,29 @@ async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int)
         prompt_hash = prompt_hash_of_text(text, call.mesh.nonce)
     if not ids:
         raise BadRequest(f"{call.prompt_param}: no tokens", code="invalid_value", param=call.prompt_param)
-    held = (
-        forced_call([tool for tool in call.tools if tool["function"]["name"] in call.forced], form)
-        if form is not None and call.forced
-        else call.form
-    )
+    held = call.form if form is None else _held_calls(call, form)
+    tokens = len(ids) + sum(map(len, options))
     request = ServeRequest.of(
         prompt_hash=prompt_hash,
-        prompt_tokens=len(ids),
-        max_tokens=_cap(call, len(ids), engine.context_tokens, default_max_tokens),
+        prompt_tokens=tokens,
+        max_tokens=_cap(call, tokens, engine.context_tokens, 1 if options else default_max_tokens),
         fidelity_floor=call.mesh.fidelity_floor,
         sampling=_sampling(call, engine, held),
         joule_ceiling_uj=call.mesh.joule_ceiling_uj,
         model=call.model,
+        decision=decision_digest(call.options, call.mesh.nonce) if options else None,
         nonce=call.mesh.nonce,
     )
-    return Prepared(request, ids, text, form, held)
+    return Prepared(request, ids, text, form, held, options)
+
+
+def _held_calls(call: Call, form: str) -> Format | None:
+    """What calls in the answer are held to; None where they are not."""
+    if call.forced:
+        return forced_call([tool for tool in call.tools if tool["function"]["name"] in call.forced], form)
+    if call.strict or call.one_call:
+        return free_calls(call.tools, form, strict=call.strict, once=call.one_call)
+    return None
 
 
 def _sampling(call: Call, engine: ServingEngine, held: Format | None) -> Sampling:
@@ -106,6 +116,6 @@ def _cap(call: Call, prompt_tokens: int, context: int, default: int) -> int:
 
 
 def _check_known(ids: Sequence[int], engine: ServingEngine) -> None:
-    if isinstance(engine, TextEngine):
+    if has_text(engine):
         for token in set(ids):
             engine.piece(token)

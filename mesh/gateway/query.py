@@ -13,7 +13,7 @@ from mesh.schema.trust import time_from_text
 
 T = TypeVar("T")
 
-_MAX_CHARS = 256
+MAX_CHARS = 256
 
 
 class Query:
@@ -29,8 +29,8 @@ class Query:
                     f"query: unknown parameter {name[:80]!r}; known: {', '.join(known)}",
                     code="unknown_parameter", param=name[:80],
                 )  # fmt: skip
-            if len(value) > _MAX_CHARS:
-                raise _fault(name, f"over {_MAX_CHARS} characters")
+            if len(value) > MAX_CHARS:
+                raise _fault(name, f"over {MAX_CHARS} characters")
 
     def text(self, name: str) -> str | None:
         """None where it is not given or empty."""

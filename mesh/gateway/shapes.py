@@ -35,6 +35,16 @@ class Shape:
         told = {"choices": list(choices), "usage": usage(served), "energy": energy, "mesh": mesh}
         return {**self._frame(streamed=False), **told}
 
+    def decision(
+        self,
+        told: Mapping[str, Any],
+        served: Sequence[SealedServe],
+        energy: Mapping[str, Any],
+        mesh: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        frame = {**self._frame(streamed=False), "id": f"decision-{self.serve_id.hex()}", "object": "mesh.decision"}
+        return {**frame, **told, "usage": usage(served), "energy": energy, "mesh": mesh}
+
     def choice(
         self, index: int, said: Mapping[str, Any], logprobs: Mapping[str, Any] | None, reason: str
     ) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class TokenStream:
         self.cut_by: str | None = None
         self.settled = False
         self.scores_wanted = scores_wanted
+        self.taken_whole = not streamed
         self._piece = piece
         self._text = TextStream(stops)
         self._line = None if scores_wanted is None else ScoreLine()
@@ -62,7 +63,23 @@ class TokenStream:
         piece = self._piece(token)
         if self._line is not None:
             self._line.push(token, piece, scores)
-        self._add(self._text.push(piece), ended=self._text.stopped)
+            self._add(self._text.push(piece), ended=self._text.stopped)
+            return
+        text = self._text.push(piece).text
+        if text and not self._abandoned:
+            self._parts.append(text)
+            self._changed.set()
+
+    def put_all(self, tokens: Sequence[int]) -> None:
+        pieces = [self._piece(token) for token in tokens]
+        if self._line is not None or not self._text.plain:
+            for token in tokens:
+                self.put(token)
+            return
+        text = self._text.push_all(pieces).text
+        if text and not self._abandoned:
+            self._parts.append(text)
+            self._changed.set()
 
     async def settle(self) -> int | None:
         self._add(self._text.finish(), ended=True)

@@ -25,6 +25,7 @@ class Summary:
         self._steward = steward
         self._backends = backends
         self._recent = Recent(steward.reader)
+        self._adding = asyncio.Semaphore(1)  # it shares this process with the serves
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/mesh/v1/live", self.live), web.get("/mesh/v1/summary", self.summary)]
@@ -59,7 +60,8 @@ class Summary:
     async def summary(self, request: web.Request) -> web.Response:
         window_s = Query(request, ("window_s",)).integer("window_s", WINDOW_S, least=LEAST_S, most=MOST_S)
         rows = await self._recent.rows()
-        told = await asyncio.to_thread(summed, rows, own_caller(request), time.time_ns(), window_s)
+        async with self._adding:
+            told = await asyncio.to_thread(summed, rows, own_caller(request), time.time_ns(), window_s)
         return web.json_response(told)
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import codecs
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(NamedTuple):
     """Text that may go out, and the number of ids whose bytes all lie in what has been released by its end."""
 
     text: str
@@ -44,10 +43,21 @@ class TextStream:
     def released(self) -> int:
         return self._released - len(self._decoder.getstate()[0])
 
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is held and nothing can be: no stop string ends the text, no character has begun."""
+        return not self._stops and not self._ends
+
     def push(self, piece: bytes) -> Released:
         """Add the bytes of the next id. The text is empty while they complete no character or may begin a stop."""
         if self.stopped or not piece:
             return Released("", self.delivered)
+        if self.plain:
+            # whole characters go out as they come: nearly every token of nearly every answer
+            try:
+                return self._pass(piece, 1)
+            except UnicodeDecodeError:
+                pass
         self._pushed += len(piece)
         self._ends.append(self._pushed)
         self._held += piece
@@ -59,6 +69,20 @@ class TextStream:
             return Released(text, self.delivered)
         may_begin_a_stop = max((stop.state for stop in self._stops), default=0)
         return Released(self._release(len(self._held) - may_begin_a_stop), self.delivered)
+
+    def push_all(self, pieces: Sequence[bytes]) -> Released:
+        """Add the bytes of several ids, where the text is `plain`."""
+        try:
+            return self._pass(b"".join(pieces), sum(map(bool, pieces)))
+        except UnicodeDecodeError:
+            return Released("".join([self.push(piece).text for piece in pieces]), self.delivered)
+
+    def _pass(self, data: bytes, ids: int) -> Released:
+        text = data.decode()
+        self._pushed += len(data)
+        self._released = self._pushed
+        self.delivered += ids
+        return Released(text, self.delivered)
 
     def finish(self) -> Released:
         """The rest, once no id will come: what was held for a stop, and one U+FFFD where a character was cut."""

@@ -124,7 +124,8 @@ class Allocation:
         """Count a serve as active in `domains` from the latest tick on. `at_ns` is for its span alone."""
         if serve_id in self._serves or serve_id in self._unsealed:
             raise MeterError(f"serve {serve_id.hex()}: began twice")
-        shares = [self._counters[name].open_share(serve_id) for name in sorted(domains)]
+        counters = self._counters
+        shares = [counters[name].open_share(serve_id) for name in (domains if len(domains) == 1 else sorted(domains))]
         self._serves[serve_id] = _Serve(at_ns, shares)
 
     def slack_ns(self, domains: Sequence[str]) -> int:
@@ -134,11 +135,15 @@ class Allocation:
     def begin_between(self, serve_id: bytes, domains: Sequence[str], at_ns: int) -> bool:
         """The same between two ticks, the latest of which is no older than `slack_ns`. False where it was no good, and
         then nothing has begun."""
+        counters = self._counters
         for name in domains:
-            if self._counters[name].fault is not None:
+            if counters[name].fault is not None:
                 return False
         self.begin(serve_id, domains, at_ns)
-        self._note_crowds(self._serves[serve_id])
+        for name in domains:
+            counter = counters[name]
+            if len(counter.active) > 1:
+                counter.note_crowd()
         return True
 
     def guard_ns(self, serve_id: bytes) -> int:
@@ -159,12 +164,19 @@ class Allocation:
         """`end` between two ticks, the latest of which is no older than `slack_ns`. None where it was no good, or where
         a guard interval is to be waited for, and then nothing has ended."""
         serve = self._serves.get(serve_id)
-        if serve is None or (keep and self.guard_ns(serve_id)):
+        if serve is None:
             return None
+        waits = keep
         for share in serve.shares:
             if share.counter.fault is not None:
                 return None
-        self._note_crowds(serve)
+            waits = waits and share.guarded
+        if waits and self.guard_ns(serve_id):
+            return None
+        for share in serve.shares:
+            counter = share.counter
+            if counter.crowd_new and len(counter.active) > 1:
+                counter.note_crowd()
         return self.end(serve_id, at_ns, keep=keep, guarded=False)
 
     def end(self, serve_id: bytes, at_ns: int, *, keep: bool = True, guarded: bool = True) -> Energy:
@@ -183,12 +195,6 @@ class Allocation:
             if row is not None:
                 row.unattributed_uj += share.held_uj
         return energy
-
-    def _note_crowds(self, serve: _Serve) -> None:
-        for share in serve.shares:
-            counter = share.counter
-            if counter.crowd_new and len(counter.active) > 1:
-                counter.note_crowd()
 
     def sealed(self, serve_id: bytes) -> None:
         """The receipt with this serve's figure exists: from now on the receipt holds it."""

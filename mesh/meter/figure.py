@@ -49,13 +49,13 @@ def figure(shares: Sequence[Share], span_ns: int, epoch: bytes, guarded: bool) -
             gap_ns = missed_ns
         if (most := share.peak) > peak:
             peak = most
-    told: dict[str, Any] = {"basis": BASES[weakest], "sources": [], "span_ns": span_ns}
+    told: dict[str, Any]
     if reason is not None:
-        told["reason"] = reason
+        told = {"basis": BASES[weakest], "sources": [], "span_ns": span_ns, "reason": reason}
         if weakest == _ABSENT:
             return Energy.from_map(told)
     else:
-        told["epoch"] = epoch
+        told = {"basis": BASES[weakest], "span_ns": span_ns, "epoch": epoch}
         told["sources"] = [
             {
                 "domain": share.counter.domain.name,

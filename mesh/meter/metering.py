@@ -21,6 +21,7 @@ from typing import Literal
 from mesh.meter.allocation import Allocation, Counted, EpochTotals
 from mesh.meter.clock import Sleep, boottime_beside
 from mesh.meter.figure import absent
+from mesh.meter.looking import Look, TooLate
 from mesh.meter.protocol import EnergyMeter, Reading
 from mesh.schema.energy import Energy
 
@@ -31,6 +32,8 @@ PATIENCE_S = 5.0  # a driver that hangs longer costs the serve its figure, not i
 
 _log = logging.getLogger(__name__)
 
+
+_LOOKS = 2  # the one that was under way may have begun before anybody asked; the next one did not
 
 _NEVER: tuple[int | None, str | None, int] = (None, "not-begun", 0)
 
@@ -45,9 +48,9 @@ _Figure = Energy | _Late | None
 
 @dataclass(slots=True)
 class _Ask:
-    """`future` gets the Energy of an `end`, None of a `begin`; a `discard` has nobody waiting."""
+    """`future` gets the Energy of an `end`, None of a `begin` and a `look`; a `discard` has nobody waiting."""
 
-    what: Literal["begin", "end", "discard"]
+    what: Literal["begin", "end", "discard", "look"]
     serve_id: bytes
     at_ns: int
     domains: tuple[str, ...] = ()
@@ -95,6 +98,7 @@ class Metering:
         self._ticked_ns = -math.inf  # when the latest reading began, by the clock that runs on while the machine sleeps
         self._stirred = False  # whether a serve began since then that it did not wake the thread for
         self._covering: dict[str, tuple[tuple[str, ...], int]] = {}  # an engine's domains, and their slack
+        self._look: Look | None = None
         self._open: dict[bytes, tuple[int, str | None, int]] = {}  # begun when, why there will be no figure, and slack
 
     def start(self) -> None:
@@ -137,17 +141,19 @@ class Metering:
         self._open[serve_id] = (now_ns, fault, slack_ns)
         if fault is not None:
             return
-        # A guard interval that this breaks is somebody's answer that waits no longer: the thread has to know at once.
-        if self._boot_ns() - self._ticked_ns <= slack_ns and not self._guarding:
-            with self._books:
-                begun = self._allocation.begin_between(serve_id, domains, now_ns)
-            if begun:
-                if not self._stirred:
-                    self._stir()
-                return
         try:
+            # A guard interval that this breaks is somebody's answer that waits no longer: the thread has to know.
+            if slack_ns and await self._seen(slack_ns) and self._unable() is None:
+                with self._books:  # under which the thread sets what it guards
+                    begun = not self._guarding and self._allocation.begin_between(serve_id, domains, now_ns)
+                if begun:
+                    if not self._stirred:
+                        self._stir()
+                    return
             if await self._ask(_Ask("begin", serve_id, now_ns, domains)) is _LATE:
-                self._open[serve_id] = (now_ns, "meter-late", 0)
+                raise TooLate
+        except TooLate:
+            self._open[serve_id] = (now_ns, "meter-late", 0)
         except asyncio.CancelledError:
             self._open.pop(serve_id, None)
             raise
@@ -160,12 +166,21 @@ class Metering:
         if fault is None:
             fault = self._unable()
         if fault is None:
-            if self._boot_ns() - self._ticked_ns <= slack_ns:
-                with self._books:
-                    ended = self._allocation.end_between(serve_id, now_ns, keep=keep)
-                if ended is not None:
-                    return ended
-            energy = await self._ask(_Ask("end", serve_id, now_ns, keep=keep))
+            energy: _Figure
+            try:
+                if slack_ns and await self._seen_by_end(serve_id, slack_ns, keep):
+                    with self._books:
+                        ended = self._allocation.end_between(serve_id, now_ns, keep=keep)
+                    if ended is not None:
+                        return ended
+            except TooLate:
+                self._put(_Ask("discard", serve_id, now_ns))
+                energy = _LATE
+            except asyncio.CancelledError:
+                self._put(_Ask("discard", serve_id, now_ns))
+                raise
+            else:
+                energy = await self._ask(_Ask("end", serve_id, now_ns, keep=keep))
             if isinstance(energy, Energy):
                 return energy
             fault = "meter-late" if energy is _LATE else "meter-stopped"
@@ -203,7 +218,37 @@ class Metering:
         if self._state != "running" or self._thread_ended:
             return "meter-stopped"
         since = self._reading_since
-        return "meter-late" if since is not None and time.monotonic() - since > PATIENCE_S else None
+        if since is None:
+            return None
+        return "meter-late" if time.monotonic() - since > PATIENCE_S else None
+
+    async def _seen(self, slack_ns: int) -> bool:
+        """Whether the latest reading stands for one taken when this was asked, or was taken since; waits for the next
+        one together with all others who do, where there is none yet. Raises TooLate."""
+        asked_ns = self._boot_ns()
+        for _ in range(_LOOKS):
+            ticked_ns = self._ticked_ns
+            if ticked_ns >= asked_ns or self._boot_ns() - ticked_ns <= slack_ns:
+                return True
+            loop, look = asyncio.get_running_loop(), self._look
+            if look is None or look.over or look.loop is not loop:
+                look = self._look = Look(loop, PATIENCE_S)
+                future: asyncio.Future[_Figure] = loop.create_future()
+                future.add_done_callback(look.taken)
+                self._put(_Ask("look", b"", 0, future=future))
+            if not await look.wait():
+                raise TooLate
+        return self._ticked_ns >= asked_ns
+
+    async def _seen_by_end(self, serve_id: bytes, slack_ns: int, keep: bool) -> bool:
+        """The same for a serve that ends, unless it waits for a guard interval: that is the thread's to see to."""
+        if self._boot_ns() - self._ticked_ns <= slack_ns:
+            return True
+        if keep:
+            with self._books:
+                if self._allocation.guard_ns(serve_id):
+                    return False
+        return await self._seen(slack_ns)
 
     def _stir(self) -> None:
         """The thread has something to look at more often than while nothing ran."""
@@ -312,7 +357,10 @@ class Metering:
             else:
                 waiting.append(ask)
         for ask in asks:
-            if ask.what == "begin":
+            if ask.what == "look":
+                if ask.future is not None:
+                    done.append((ask.future, None))
+            elif ask.what == "begin":
                 if ask.serve_id not in allocation:
                     allocation.begin(ask.serve_id, ask.domains, ask.at_ns)
                 if ask.future is not None:

@@ -31,7 +31,10 @@ class Decoding:
 
 
 class _Tape:
-    """Keeps what an engine puts, and wants no more after `length` ids; None: all of them."""
+    """Keeps what an engine puts, and wants no more after `length` ids; None: all of them. What an engine has in its
+    prefix cache from other serves decides nothing in a replay."""
+
+    cold = True
 
     def __init__(self, length: int | None) -> None:
         self.cancelled = asyncio.Event()

@@ -8,9 +8,10 @@ verdict but never make an honest serve a false one.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
-from mesh.engine.protocol import ServingEngine, TextEngine
+from mesh.engine.protocol import ServingEngine, TextEngine, runs_cold
 from mesh.errors import EngineError, MeshError
 from mesh.replay.claim import Claim, Fault
 from mesh.replay.decoding import Decoding, decode
@@ -22,6 +23,7 @@ from mesh.schema.receipt import Receipt
 
 _REPLAYED_FINISHES = ("stop", "length", "cancelled")
 _REFERENCE = "reference/"
+_FIRST_RUN = 9  # the row from which on the engine has run
 
 
 async def replay(
@@ -33,6 +35,15 @@ async def replay(
     Raises (row 0) the EnvelopeError of a bad envelope or UntrustedSteward, and SchemaError for a disclosure that is
     none. An engine's failure is a verdict, not an error.
     """
+    verdict = await _verdict(envelope, disclosure, engine, trust)
+    if runs_cold(engine) and verdict.kind != "not-replayable" and verdict.row >= _FIRST_RUN:
+        return replace(verdict, cache="cold")
+    return verdict
+
+
+async def _verdict(
+    envelope: bytes, disclosure: Disclosure | None, engine: ServingEngine, trust: Collection[bytes]
+) -> Verdict:
     receipt: Receipt = verify(envelope, RECEIPT_TYPE, trust).value  # row 0
     claim = None if disclosure is None else Claim.of(receipt, disclosure)
 
@@ -41,7 +52,9 @@ async def replay(
     if receipt.outcome.finish not in _REPLAYED_FINISHES:
         return not_replayable(2, "incomplete-serve", field="finish", detail=receipt.outcome.finish)
     if receipt.output_commitment is None:
-        return not_replayable(3, "no-commitment")
+        decided = receipt.outcome.decision is not None
+        detail = "a typed decision commits to no output: nothing was made" if decided else None
+        return not_replayable(3, "no-commitment", detail=detail)
     if claim is None:
         return not_replayable(4, "no-opening")
     if claim.opened and claim.output is not None and (fault := claim.contradiction(claim.output)) is not None:

@@ -27,6 +27,7 @@ Method = Literal["decode"]
 Prompt = Literal["checked", "unchecked"]
 Output = Literal["matches", "differs", "not-given"]
 Ending = Literal["cut"]
+Cache = Literal["cold"]
 
 EXIT_VERIFIED, EXIT_DIVERGED, EXIT_NOT_REPLAYABLE = 0, 10, 11
 
@@ -41,6 +42,7 @@ class Verdict:
     Diverged: either `field`, the receipt's field that is not true, or `first_difference`, the index of the first
     output id that differs, with the id `served` and the id `replayed` there (None: that side had ended), and
     `margin`, the distance in logits between the best two at that index in the re-run, None where unknown.
+    Both after a re-run: `cache` (cold: the engine was kept from using what its prefix cache had of other serves).
     NotReplayable: `reason`, and `field` where a part of what was given is at fault.
     `detail` is for people.
     """
@@ -53,6 +55,7 @@ class Verdict:
     prompt: Prompt | None = None
     output: Output | None = None
     ending: Ending | None = None
+    cache: Cache | None = None
     first_difference: int | None = None
     served: int | None = None
     replayed: int | None = None

@@ -12,6 +12,7 @@ from blake3 import blake3
 from msgspec import Meta
 
 from mesh.errors import SchemaError
+from mesh.schema import canonical
 from mesh.schema.ids import ContentId
 from mesh.schema.limits import (
     MAX_LOGIT_BIASES,
@@ -133,6 +134,17 @@ def prompt_hash_of_text(rendered: str, nonce: bytes | None) -> bytes:
 def prompt_hash_of_ids(ids: Sequence[int], nonce: bytes | None) -> bytes:
     """32 bytes: the same over 0x01 and the packed ids, where the client gave ids."""
     return _keyed(b"\x01" + pack_ids(ids), nonce)
+
+
+def decision_digest(options: Sequence[str], nonce: bytes | None) -> bytes:
+    """32 bytes: what a typed decision is between, BLAKE3 over 0x02 and the canonical bytes of the array of options,
+    keyed under the nonce where there is one. Raises SchemaError where they are not at least two texts, each once, none
+    empty."""
+    if len(options) < 2 or not all(type(option) is str and option for option in options):
+        raise SchemaError("options: expected at least two texts, none empty")
+    if len(set(options)) != len(options):
+        raise SchemaError("options: one is there twice")
+    return _keyed(b"\x02" + canonical.encode(list(options)), nonce)
 
 
 def _keyed(data: bytes, nonce: bytes | None) -> bytes:

@@ -31,6 +31,7 @@ def kept_disclosure(reader: LedgerReader, entry: Entry, key: SigningKey, *, now_
         payload=kept.payload,
         opening=opening(opening_key(key.seed), request.id, entry.serve_id),
         settings=decode_map(settings, max_bytes=MAX_SETTINGS_BYTES),
-        output=kept.output,
+        # nothing was committed to where the engine was refused, and in a decision nothing is made
+        output=None if receipt.output_commitment is None else kept.output,
         prompt=kept.prompt,
     )

@@ -27,7 +27,8 @@ class Delivery(TokenSink, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SealedServe:
-    """A serve with its receipt, and what only its caller may see of it."""
+    """A serve with its receipt, and what only its caller may see of it. `payload` is all that the engine was handed: in
+    a typed decision the ids of the options too; `decided` then has the natural log-probability of each option."""
 
     sealed: Sealed
     receipt: Receipt
@@ -37,6 +38,7 @@ class SealedServe:
     opening: bytes = field(repr=False)
     settings: dict[str, Any]
     error: EngineError | None
+    decided: tuple[float, ...] | None = field(default=None, repr=False)
 
     def disclosure(self, *, output: bool = True, prompt: str | None = None) -> Disclosure:
         return Disclosure.of(
@@ -45,7 +47,7 @@ class SealedServe:
             payload=pack_ids(self.payload),
             opening=self.opening,
             settings=self.settings,
-            output=pack_ids(self.tokens) if output else None,
+            output=pack_ids(self.tokens) if output and self.receipt.output_commitment is not None else None,
             prompt=prompt,
         )
 

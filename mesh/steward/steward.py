@@ -166,11 +166,15 @@ class Steward:
         serve_id: bytes,
         idempotency: Idempotency | None = None,
         prompt_text: str | None = None,
+        options: Sequence[Sequence[int]] = (),
     ) -> SealedServe | Repeated:
         """Run an admitted request to its sealed receipt. An engine's failure is not raised: it is sealed, and named in
         `SealedServe.error`. Raises Conflict (idempotency) or LedgerUnwritable before the engine starts, and
-        LedgerUnwritable after it where the seal could not be written; it is then tried again before the next serve."""
-        task = asyncio.ensure_future(self._serve(admitted, tuple(prompt), sink, serve_id, idempotency, prompt_text))
+        LedgerUnwritable after it where the seal could not be written; it is then tried again before the next serve.
+
+        `options` are those of a typed decision, as ids; the request's `prompt_tokens` counts them too."""
+        given = (tuple(prompt), tuple(map(tuple, options)))
+        task = asyncio.ensure_future(self._serve(admitted, given, sink, serve_id, idempotency, prompt_text))
         self._running.add(task)
         task.add_done_callback(self._ended)
         try:
@@ -187,13 +191,15 @@ class Steward:
     async def _serve(
         self,
         admitted: Admitted,
-        prompt: tuple[int, ...],
+        given: tuple[tuple[int, ...], tuple[tuple[int, ...], ...]],
         sink: Delivery,
         serve_id: bytes,
         idempotency: Idempotency | None,
         prompt_text: str | None,
     ) -> SealedServe | Repeated:
         request, engine = admitted.request, admitted.engine
+        prompt, options = given
+        payload = prompt + tuple(token for option in options for token in option)
         described = self._describe(engine, request)
         _check_same(admitted, described.block)
         started_ns = self._clock_ns()
@@ -216,26 +222,27 @@ class Steward:
             return Repeated(first)
         recorder = Recorder(sink, request.max_tokens)
         await self._metering.begin(serve_id, engine.recipe_id)
-        served = await run(engine, request, prompt, recorder)
+        served = await run(engine, request, prompt, recorder, options)
         recorder.closed = True
         energy = await self._metering.end(serve_id)
         ended_ns = max(self._clock_ns(), started_ns)
         delivered = await sink.settle()
         judgement = judge(
             request,
-            prompt,
+            payload,
             described.block,
             recorder.put_ids,
             served,
             cut_by=(sink.cut_by or "client-gone") if sink.cancelled.is_set() else None,
             delivered=delivered,
+            options=len(options),
         )
         request_id = request.id
         salt = opening(self._opening_key, request_id, serve_id)
         committed = judgement.committed
         commitment = None
         if committed is not None:
-            commitment = output_commitment(salt, request_id, payload_digest(prompt), committed)
+            commitment = output_commitment(salt, request_id, payload_digest(payload), committed)
         fields = {
             "serve_id": serve_id,
             "request_id": request_id,
@@ -249,17 +256,18 @@ class Steward:
             "grant_id": admitted.grant_id,
             "output_commitment": commitment,
         }
-        kept = self._kept(prompt, committed or (), prompt_text, ended_ns)
+        kept = self._kept(payload, committed or (), prompt_text, ended_ns)
         sealed = await self._seal(serve_id, lambda position: self._sign(position, fields), kept)
         return SealedServe(
             sealed=sealed,
             receipt=sealed.value,
             request=request,
             tokens=committed or (),
-            payload=prompt,
+            payload=payload,
             opening=salt,
             settings=described.settings,
             error=served if isinstance(served, EngineError) else None,
+            decided=None if isinstance(served, EngineError) or judgement.outcome.decision is None else served.decided,
         )
 
     def _describe(self, engine: ServingEngine, request: ServeRequest) -> Described:

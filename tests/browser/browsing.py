@@ -94,6 +94,7 @@ async def browsing(
     size: tuple[int, int] = (1280, 900),
     dark: bool = False,
     expected: Sequence[str] = (),
+    flags: Sequence[str] = (),
 ) -> AsyncIterator[Tab]:
     """Afterwards nothing may have been asked of another host and nothing complained of, but for what has one of
     `expected` in it."""
@@ -101,7 +102,7 @@ async def browsing(
 
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
-            executable_path=os.environ["MESH_BROWSER"], args=list(_FLAGS), timeout=PATIENCE_MS
+            executable_path=os.environ["MESH_BROWSER"], args=[*_FLAGS, *flags], timeout=PATIENCE_MS
         )
         context = await browser.new_context(
             viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light"

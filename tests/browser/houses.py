@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mesh.engine.reference import ReferenceEngine
-from mesh.schema.ids import steward_text
+from mesh.schema.ids import ContentId, steward_text
 from tests.browser.browsing import Tab
 from tests.gateway.serving import House, Scripted, ask, house
 from tests.support.meters import SteadyMeter
@@ -18,6 +18,7 @@ from tests.support.stewards import KEY
 MODEL = "tiny-llm-135m"
 MARKUP = '<img src=x onerror="document.title=1">\u202egnp.exe'
 LONG = "name-" + "o" * 190 + "-long"
+WEIGHTS = ContentId.of_bytes(b"weights")
 STEWARD = steward_text(KEY.public)
 SECRET = "sk-a-secret-of-this-test"
 
@@ -25,7 +26,7 @@ SECRET = "sk-a-secret-of-this-test"
 @asynccontextmanager
 async def serving(folder: Path, **options: Any) -> AsyncIterator[House]:
     """A gateway that has served: a metered model, hostile names, one that dies, one without a meter."""
-    engine = ReferenceEngine(MODEL, work_per_token=2000)
+    engine = ReferenceEngine(MODEL, work_per_token=2000, weights_digest=WEIGHTS)
     dying = Scripted([b"a", b"b"], recipe_id="dies-in-mid-serve", die_at=1)
     others = [ReferenceEngine(MARKUP), ReferenceEngine(LONG), dying]
     meters = [SteadyMeter(MODEL, 9), SteadyMeter(MARKUP, 3)]

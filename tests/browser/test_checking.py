@@ -7,11 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mesh.schema.envelope import SigningKey
+from blake3 import blake3
+
+from mesh.schema.envelope import SigningKey, seal
 from mesh.schema.ids import ContentId, steward_text
 from tests.browser.browsing import browsing, until
-from tests.browser.houses import MODEL, STEWARD, entry, forged, rows, seen, serving
+from tests.browser.houses import MODEL, SECRET, STEWARD, entry, forged, rows, seen, serving
 from tests.gateway.serving import ask
+from tests.support.stewards import KEY
 
 OTHER = steward_text(SigningKey(b"\x07" * 32).public)
 HOLDS, VERIFIED, WRONG = "holds, not pinned", "verified", "not genuine: signature"
@@ -139,8 +142,8 @@ async def test_dropped_file_is_checked_without_a_request(tmp_path: Path) -> None
             bold = cards["<b>bold<_b>\u202e.cbor"]
             assert await bold.query_selector("b") is None
             assert "⟨U+202E⟩" in await bold.inner_text()
-            # the second sentence of each run: the checkpoint and the gap between numbers 0 and 6
-            assert "sequence" in await tab.text(".results > .verdict")
+            assert "2 receipts of" in await tab.text(".results > .verdict")
+            assert "in 2 runs" in await tab.text(".results > .verdict")
             assert (await tab.focused()).startswith("h2")
             assert len(tab.requests) == asked
             await tab.picture("forged-files")
@@ -171,3 +174,46 @@ async def test_disclosure_of_another_answer_is_told_from_the_right_one(tmp_path:
             await tab.page.set_input_files(".pick input", [Path(__file__)])
             await tab.page.wait_for_selector("text=This is no disclosure")
             assert len(tab.requests) == asked
+
+
+@seen
+async def test_files_of_one_log_follow_one_another_or_fork(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gate:
+        for seq in range(4):
+            (tmp_path / f"{seq}.cbor").write_bytes(entry(gate, seq).envelope)
+        two = gate.receipt(ContentId(entry(gate, 2).receipt_id).text).value
+        changed = type(two).from_map({**two.to_map(), "max_tokens": two.max_tokens + 1})
+        (tmp_path / "fork.cbor").write_bytes(seal(changed, KEY).envelope)
+        async with browsing(gate.url) as tab:
+            await tab.go("#/check")
+
+            async def told(*names: str) -> str:
+                await tab.page.set_input_files("#files", [tmp_path / f"{name}.cbor" for name in names])
+                await until(
+                    lambda: tab.page.evaluate("(n) => document.querySelectorAll('.checked').length === n", len(names))
+                )
+                return await tab.text(".results > .verdict")
+
+            assert "follow one another without a gap or a fork" in await told("2", "0", "3", "1")
+            assert "in 2 runs" in await told("0", "1", "3")
+            assert "sequence" in await told("1", "2", "fork", "3", "0")
+            assert "a fork: two ids" in await tab.text(".results > .verdict")
+
+
+@seen
+async def test_page_that_came_without_encryption_says_that_it_cannot_check(tmp_path: Path) -> None:
+    """Browsers have no WebCrypto there; a page that said nothing would look as if it had checked."""
+    digest = "b3:" + blake3(SECRET.encode()).hexdigest()
+    async with serving(tmp_path, keys=[digest]) as gate:
+        url = f"http://mesh.test:{gate.port}"
+        flags = ("--host-resolver-rules=MAP mesh.test 127.0.0.1",)
+        async with browsing(url, flags=flags, expected=("401", "Cross-Origin-Opener-Policy")) as tab:
+            await tab.go("#/receipts")
+            await tab.page.fill("#key", SECRET)
+            await tab.page.keyboard.press("Enter")
+            await tab.ready("receipts")
+            assert {line["Checked here"] for line in await rows(tab)} == {"? not checked"}
+            await tab.page.click(".row-link >> nth=0")
+            await tab.page.wait_for_selector(".verdict[data-state=uncheckable]")
+            assert "mesh verify checks it anywhere" in await tab.text(".verdict")
+            assert "What it proves" not in await tab.text("main")

@@ -10,7 +10,7 @@ import pytest
 
 from mesh.schema.ids import ContentId
 from tests.browser.browsing import browsing, until
-from tests.browser.houses import entry, row_count, seen, serving
+from tests.browser.houses import entry, forged, row_count, seen, serving
 
 
 @seen
@@ -123,6 +123,11 @@ async def test_texts_stand_out_from_their_ground(tmp_path: Path) -> None:
                 for view in ("#/", "#/receipts", f"#/receipt/{ContentId(entry(gate, 1).receipt_id).text}", "#/trust"):
                     await tab.go(view)
                     assert await tab.page.evaluate(CONTRAST) == [], (dark, view)
+                (tmp_path / "forged.cbor").write_bytes(forged(entry(gate, 1).envelope))
+                await tab.go("#/check")
+                await tab.page.set_input_files("#files", [tmp_path / "forged.cbor"])
+                await tab.page.wait_for_selector(".verdict.wrong")
+                assert await tab.page.evaluate(CONTRAST) == [], (dark, "forged")
 
 
 CONTRAST = """() => {

@@ -10,7 +10,7 @@ from blake3 import blake3
 from mesh.engine.reference import ReferenceEngine
 from mesh.schema.ids import ContentId, serve_id_text
 from tests.browser.browsing import browsing, until
-from tests.browser.houses import MODEL, SECRET, STEWARD, entry, row_count, rows, seen, serving
+from tests.browser.houses import MODEL, SECRET, STEWARD, WEIGHTS, entry, row_count, rows, seen, serving
 from tests.gateway.serving import ask, house
 
 
@@ -38,7 +38,7 @@ async def test_overview_shows_what_is_served_and_what_it_costs(tmp_path: Path) -
         assert await tab.overflowing() == []
         await tab.picture("overview")
         await tab.page.check("input[value='86400']")
-        await until(lambda: tab.page.evaluate("() => document.querySelector('.tiles').innerText.includes('24 hours')"))
+        await until(lambda: tab.page.evaluate("() => document.querySelector('.tiles').innerText.includes('last 24 h')"))
 
 
 @seen
@@ -113,7 +113,8 @@ async def test_receipt_is_told_in_words_with_what_it_proves(tmp_path: Path) -> N
         assert abs(float(per_token[1]) - uj / 61e6) < 1e-6
         main = await tab.text("main")
         assert "The only reason to trust it is that this gateway said so." in main
-        assert "Which weights ran: it names none." in main
+        assert WEIGHTS.text in main
+        assert "That the weights it names are the ones that ran." in main
         assert STEWARD in main
         assert "What it does not prove" in main
         await tab.picture("receipt")

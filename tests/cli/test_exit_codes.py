@@ -232,8 +232,8 @@ def parsed(line: str) -> tuple[str, int, str]:
 
 TABLE = [parsed(line) for line in CASES.splitlines() if line]
 LINES = [command for command, _, _ in TABLE]
-# The first of each command and exit code gets a process of its own, and so does what root has to be kept from reading.
-FIRSTS = {(command.partition(" ")[0], code): command for command, code, _ in reversed(TABLE)}
+# The first of each command and of each exit code gets a process, and so does what root has to be kept from reading.
+FIRSTS = {name: command for command, code, _ in reversed(TABLE) for name in (command.partition(" ")[0], code)}
 PROCESSES = [command for command in LINES if command in FIRSTS.values() or "closed" in command]
 HERE = [case for case in TABLE if case[0] not in PROCESSES]
 # Root reads everything: the two capabilities by which it does are given up first.

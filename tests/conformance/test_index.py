@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 
 from conformance.case import ACCEPT, REJECT
 from conformance.client import FEATURES, Client
-from conformance.regenerate import CLASSES, ROOT, VECTORS, all_cases
+from conformance.regenerate import CLASSES, ROOT, VECTORS
 from conformance.runner import read_index
+from tests.support.vector_cases import CASES
 
-CASES = all_cases()
 QUESTIONS, _ = read_index(VECTORS)
 SPEC = (ROOT / "SPEC.md").read_text()
 PROTOCOL = (ROOT / "conformance" / "PROTOCOL.md").read_text()

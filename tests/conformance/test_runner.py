@@ -11,10 +11,10 @@ import pytest
 
 from conformance.case import Case
 from conformance.client import Client
-from conformance.regenerate import ROOT, VECTORS, all_cases
+from conformance.regenerate import ROOT, VECTORS
 from conformance.runner import CannotRun, Reply, absolute, program, read_index, run
+from tests.support.vector_cases import CASES
 
-CASES = all_cases()
 BAD_CLIENTS = ("accept_all", "refuse_all", "crash", "offer_nothing")
 SMALL = "sequence/"
 

@@ -7,8 +7,9 @@ from cddl_verifier import Validator
 
 from conformance.case import ACCEPT, Case
 from conformance.client import Client, main
-from conformance.regenerate import ROOT, VECTORS, all_cases
+from conformance.regenerate import ROOT, VECTORS
 from conformance.runner import read_index
+from tests.support.vector_cases import CASES
 
 QUESTIONS, _ = read_index(VECTORS)
 VALIDATOR = Validator(ROOT / "vectors" / "mesh.cddl")
@@ -26,7 +27,7 @@ RULES = {
     "grant": ("grant", 2),
     "settings": ("settings", None),
 }
-SHAPED = [case for case in all_cases() if case.op in RULES]
+SHAPED = [case for case in CASES if case.op in RULES]
 # What the CDDL says in a comment, since CDDL cannot.
 ONLY_IN_WORDS = {"disclosure/settings-long", "grant/schema-no-end", "grant/schema-both-ends"}
 

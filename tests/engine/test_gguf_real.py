@@ -12,6 +12,7 @@ import pytest
 from mesh.engine.gguf import GgufEngine
 from mesh.engine.gguf_described import GgufConfig
 from mesh.schema.outcome import Fidelity
+from tests.support.decisions import decide, known
 from tests.support.serves import serve
 
 pytestmark = pytest.mark.real_model
@@ -58,3 +59,21 @@ def test_the_librarys_usual_settings_are_noticed_to_change_bits(runner: asyncio.
     assert found.results["step"] is not None
     assert found.results["repeat"] is None
     assert slots == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "words", "right"),
+    [
+        ("The capital of France is the city of", (" Berlin", " Paris", " London"), 1),
+        ("Two plus two is equal to", (" four", " eleven thousand"), 0),
+    ],
+)
+def test_it_decides_rightly(
+    runner: asyncio.Runner, real: GgufEngine, start: str, words: tuple[str, ...], right: int
+) -> None:
+    prompt = runner.run(real.encode(start, special=False))
+    options = [runner.run(real.encode(word, special=False, bare=True)) for word in words]
+    served = runner.run(decide(real, prompt, options, ignore_eos=True))
+    assert served.outcome.decision == right
+    assert served.decided is not None
+    assert served.decided[right] == pytest.approx(runner.run(known(real, prompt, options[right])), abs=0.05)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,15 +12,11 @@ from mesh.engine.gguf import GgufEngine
 from mesh.engine.gguf_described import GgufConfig
 from mesh.engine.gguf_watch import PING, SERVES, Watch
 from mesh.errors import EngineFailed, EngineUnavailable, UsageError
+from tests.support.processes import hang
 from tests.support.serves import Sink, serve
 from tests.support.tiny_gguf import FIRST_BYTE_TOKEN
 
 PROMPT = [FIRST_BYTE_TOKEN + byte for byte in b"Once upon a time"]
-
-
-def hang(engine: GgufEngine) -> None:
-    assert engine.pid is not None
-    os.kill(engine.pid, signal.SIGSTOP)
 
 
 async def in_mid_serve(engine: GgufEngine) -> str:
@@ -30,21 +24,21 @@ async def in_mid_serve(engine: GgufEngine) -> str:
     serving = asyncio.create_task(serve(engine, PROMPT, 2000, sink, ignore_eos=True))
     waiting = asyncio.create_task(serve(engine, PROMPT, 2000, ignore_eos=True))
     await sink.first.wait()
-    hang(engine)
+    hang(engine.pid)
     failures = await asyncio.gather(serving, waiting, return_exceptions=True)
     assert all(isinstance(failure, EngineFailed) for failure in failures)
     return str(failures[0])
 
 
 async def in_a_text(engine: GgufEngine) -> str:
-    hang(engine)
+    hang(engine.pid)
     with pytest.raises(EngineFailed) as caught:
         await engine.encode("a", special=False)
     return str(caught.value)
 
 
 async def while_idle(engine: GgufEngine) -> str:
-    hang(engine)
+    hang(engine.pid)
     while engine.pid is not None:
         await asyncio.sleep(0.05)
     return "its ping"

@@ -31,7 +31,7 @@ FACTS = ServerFacts("0.32.0", "tiny", "tiny", 2048, CACHE, "1.7e+09", "vllm-0.32
 
 
 def document(facts: ServerFacts = FACTS, **told: Any) -> dict[str, Any]:
-    given = {"quantization": None, "tokenizer": None, "template": None, "probe": None} | told
+    given = {"quantization": None, "tokenizer": None, "template": None, "probe": None, "logprobs": "raw"} | told
     config = given.pop("config", VllmConfig(URL))
     return settings(facts, config, **given)
 
@@ -158,6 +158,7 @@ def test_settings_of_two_machines_agree_where_their_servers_do() -> None:
         document(tokenizer=bytes(32)),
         document(template=ContentId(bytes(32))),
         document(probe=bytes(32)),
+        document(logprobs="processed"),
     ],
 )
 def test_what_moves_numbers_is_in_the_settings(other: dict[str, Any]) -> None:

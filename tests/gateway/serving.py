@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,8 @@ from tests.support.stewards import running
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+DECIDE = "/mesh/v1/decide"
+YES_NO = ["yes", "no"]
 NONCE = bytes(range(32)).hex()
 
 
@@ -108,6 +110,41 @@ class Scoring(Scripted):
     def scores(self, at: int, wanted: int) -> Scores:
         ranked = [(at, -0.25), (at + 1, -1.5), (at + 2, -math.inf)]
         return Scores(-0.25, tuple(ranked[:wanted]))
+
+
+class Deciding(Scripted):
+    """Chooses the last option. Knows no soft hyphen and no capitals. Where it `holds` it waits until nobody wants it
+    or `go` is set."""
+
+    def __init__(self, *, holds: bool = False, **engine: Any) -> None:
+        super().__init__([b"x"], hold_at=0 if holds else None, **{"recipe_id": "deciding"} | engine)
+        self.asked: list[tuple[ServeRequest, Sequence[int], Sequence[Sequence[int]]]] = []
+        self.change: Callable[[Served], Served] = lambda served: served
+        self.fails = False
+
+    async def encode(self, text: str, *, special: bool, bare: bool = False) -> list[int]:
+        return list(text.replace("\u00ad", "").lower().encode())
+
+    def piece(self, token: int) -> bytes:
+        return b"%c" % (token % 128)
+
+    async def decide(
+        self, request: ServeRequest, prompt: Sequence[int], options: Sequence[Sequence[int]], sink: TokenSink
+    ) -> Served:
+        self.asked.append((request, prompt, options))
+        if self.fails:
+            raise EngineFailed("the child died: signal 11")
+        finish, decided = "stop", tuple(float(i - len(options)) for i in range(len(options)))
+        if self._hold_at is not None:
+            self.held.set()
+            await self._held_up(sink)
+            if sink.cancelled.is_set():
+                finish = "cancelled"
+        told = ServeOutcome.of(
+            finish=finish, counted_by="engine", tokens_in=len(prompt) + sum(map(len, options)), tokens_out=0,
+            decision=len(options) - 1 if finish == "stop" else None, weights_digest=self.weights_digest,
+        )  # fmt: skip
+        return self.change(Served((), told, None, decided if finish == "stop" else None))
 
 
 @dataclass
@@ -218,6 +255,21 @@ async def house(
                 await engine.close()
 
 
+class Ahead(asyncio.SelectorEventLoop):
+    """A loop whose time is moved on by the test: what a deadline finds must not hang on how fast the machine is."""
+
+    ahead = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+
+def run_ahead(main: Callable[[Ahead], Coroutine[Any, Any, None]]) -> None:
+    loop = Ahead()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(main(loop))
+
+
 def raw_request(body: Mapping[str, Any]) -> bytes:
     """A chat request as it goes over the wire."""
     data = json.dumps(body).encode()
@@ -243,3 +295,8 @@ def content(reply: Reply) -> str:
     (choice,) = reply.json["choices"]
     text: str = choice["message"]["content"] if "message" in choice else choice["text"]
     return text
+
+
+def question(model: str = "deciding", **fields: Any) -> dict[str, Any]:
+    """A decision asked of a `Deciding` engine."""
+    return {"model": model, "messages": [{"role": "user", "content": "Is it?"}], "options": YES_NO} | fields

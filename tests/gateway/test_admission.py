@@ -15,7 +15,19 @@ from mesh.engine.protocol import Served, TokenSink
 from mesh.engine.reference import ReferenceEngine
 from mesh.gateway import choices
 from mesh.schema.request import ServeRequest
-from tests.gateway.serving import CHAT, House, Scripted, ask, content, house, raw_request, script
+from tests.gateway.serving import (
+    CHAT,
+    Ahead,
+    House,
+    Reply,
+    Scripted,
+    ask,
+    content,
+    house,
+    raw_request,
+    run_ahead,
+    script,
+)
 
 KEYS = ("the key of one", "the key of another")
 DIGESTS = ["b3:" + blake3(key.encode()).hexdigest() for key in KEYS]
@@ -68,12 +80,16 @@ def test_deadline_in_the_queue_is_a_504_without_a_receipt(tmp_path: Path) -> Non
 
 
 def test_deadline_in_the_serve_cuts_it_and_the_receipt_says_so(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with house(tmp_path, Scripted([b"never ", b"ends"], hold_at=1), deadline_s=1) as gate:
+    async def main(loop: Ahead) -> None:
+        engine = Scripted([b"never ", b"ends"], hold_at=1)
+        async with house(tmp_path, engine, deadline_s=60) as gate:
+            gate.gateway._completions._clock = loop.time
             # a client may ask for less than the operator allows, not for more
-            plain, streamed = await asyncio.gather(
-                gate.post(script(mesh={"deadline_s": 60})), gate.post(script(stream=True))
-            )
+            asking = asyncio.gather(gate.post(script(mesh={"deadline_s": 600})), gate.post(script(stream=True)))
+            while engine.holding < 2:
+                await asyncio.sleep(0.001)
+            loop.ahead += 60
+            plain, streamed = await asking
             assert plain.code == (504, "deadline_exceeded")
             assert content(streamed) == "never "
             error = streamed.events[-1]["error"]
@@ -83,7 +99,7 @@ def test_deadline_in_the_serve_cuts_it_and_the_receipt_says_so(tmp_path: Path) -
                 outcome = gate.receipt(receipt_id).value.outcome
                 assert (outcome.finish, outcome.reason, outcome.tokens_out) == ("cancelled", "deadline", 1)
 
-    asyncio.run(main())
+    run_ahead(main)
 
 
 class Deaf(ReferenceEngine):
@@ -92,8 +108,10 @@ class Deaf(ReferenceEngine):
     def __init__(self) -> None:
         super().__init__()
         self.freed = asyncio.Event()
+        self.asked = 0
 
     async def serve(self, request: ServeRequest, prompt: Sequence[int], sink: TokenSink) -> Served:
+        self.asked += 1
         await self.freed.wait()
         return await super().serve(request, prompt, sink)
 
@@ -103,11 +121,18 @@ def test_engine_that_does_not_stop_is_not_waited_for_and_its_serve_is_sealed_whe
 ) -> None:
     monkeypatch.setattr(choices, "CUT_S", 0.05)
 
-    async def main() -> None:
+    async def main(loop: Ahead) -> None:
         engine = Deaf()
-        # the stream is open before the time is over: its first keep-alive goes out
-        async with house(tmp_path, engine, deadline_s=2, keep_alive_s=1) as gate:
-            plain, streamed = await asyncio.gather(gate.post(ask()), gate.post(ask(stream=True)))
+        async with house(tmp_path, engine, deadline_s=60, keep_alive_s=1) as gate:
+            gate.gateway._completions._clock = loop.time
+            asking = asyncio.ensure_future(gate.post(ask()))
+            opening = asyncio.ensure_future(gate.http.post(CHAT, json=ask(stream=True)))
+            while engine.asked < 2:
+                await asyncio.sleep(0.001)
+            async with await opening as opened:  # its first keep-alive went out
+                loop.ahead += 60
+                streamed = Reply(opened.status, opened.headers.copy(), await opened.read())
+            plain = await asking
             assert plain.code == (504, "deadline_exceeded")
             assert streamed.status == 200
             assert streamed.events[-1]["error"]["code"] == "deadline_exceeded"
@@ -120,7 +145,7 @@ def test_engine_that_does_not_stop_is_not_waited_for_and_its_serve_is_sealed_whe
             await gate.last_receipt(2)
             assert gate.receipt(serve).value.outcome.reason == "deadline"
 
-    asyncio.run(main())
+    run_ahead(main)
 
 
 def test_prompt_and_answer_have_limits_of_the_operator(tmp_path: Path) -> None:

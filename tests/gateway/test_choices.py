@@ -17,7 +17,7 @@ from mesh.schema.disclosure import Disclosure
 from mesh.schema.limits import MAX_SEED
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.request import ServeRequest
-from tests.gateway.serving import NONCE, TEXT, Reply, Scripted, ask, house, script
+from tests.gateway.serving import NONCE, TEXT, Ahead, Reply, Scripted, ask, house, run_ahead, script
 
 FIXED = {"mesh": {"nonce": NONCE, "disclose": True}}
 
@@ -156,16 +156,21 @@ def test_choice_that_fails_ends_the_request_and_all_that_began_is_sealed(tmp_pat
 
 
 def test_choices_are_called_off_together_at_the_deadline(tmp_path: Path) -> None:
-    async def main() -> None:
+    async def main(loop: Ahead) -> None:
         engine = Scripted([b"x"] * 5, hold_at=1, slots=2)
         async with house(tmp_path, engine) as gate:
-            reply = await gate.post(script(n=3, mesh={"deadline_s": 1}))
+            gate.gateway._completions._clock = loop.time
+            asking = asyncio.ensure_future(gate.post(script(n=3, mesh={"deadline_s": 60})))
+            while engine.holding < 2:
+                await asyncio.sleep(0.001)
+            loop.ahead += 60
+            reply = await asking
             assert reply.code == (504, "deadline_exceeded")
             assert (engine.serves, gate.steward.reader.count()) == (2, 2)  # the third never began
             serves = reply.headers["Mesh-Serve"].split(", ")[:2]
             assert [gate.receipt(serve).value.outcome.reason for serve in serves] == ["deadline", "deadline"]
 
-    asyncio.run(main())
+    run_ahead(main)
 
 
 def test_choices_stay_where_they_were_placed(tmp_path: Path) -> None:

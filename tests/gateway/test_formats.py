@@ -12,10 +12,13 @@ import jsonschema
 import openai
 import pydantic
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mesh.engine.gguf import GgufEngine
 from mesh.engine.gguf_described import GgufConfig
 from mesh.errors import BadRequest
+from mesh.gateway.formats import free_calls
 from mesh.gateway.json_grammar import grammar_of, literal
 from mesh.replay.replayer import replay
 from mesh.schema.disclosure import Disclosure
@@ -249,6 +252,36 @@ def test_forced_call_is_one_call_with_arguments_that_fit(tmp_path: Path) -> None
     asyncio.run(main())
 
 
+@given(st.text(alphabet="<tol_cax>", max_size=60), st.booleans())
+def test_text_in_front_of_a_call_is_any_text_without_the_tag(text: str, once: bool) -> None:
+    """Each rule is followed as a grammar is: by every way that the next character allows."""
+    strict = free_calls([WEATHER], "hermes", strict=["weather"], once=once).grammar
+    lines = (line.split(" ::= ", 1) for line in strict.splitlines())
+    rules = {
+        name: [way.split(" ") for way in rule.split(" | ")] for name, rule in lines if name[:5] in ("text-", "rest-")
+    }
+    for first in ("text-a", "rest-a") if once else ("text-a",):
+        at, called = first, False
+        for char in text:
+            assert ['""'] in rules[at]  # it may end anywhere
+            ways = [way for way in rules[at] if way[0] == f'"{char}"' or (way[0][:2] == "[^" and char not in way[0])]
+            (way,) = ways or [["", "call"]]
+            if not ways or way[1] == "call":
+                called = True
+                break
+            at = way[1]
+        assert called == ("<tool_call>" in text)
+        # without a call to come the tag cannot be said at all
+        assert any(way[-1] == "call" for way in rules[first[:5] + "k"]) == (first == "text-a")
+
+
+def test_an_answer_that_may_be_bare_calls_is_those_or_text() -> None:
+    once = free_calls([WEATHER], "llama", strict=[], once=True).grammar
+    assert once.startswith("root ::= blank* (calls | text)?\n")
+    assert '";"' not in once
+    assert '";"' in free_calls([WEATHER], "llama", strict=[], once=False).grammar
+
+
 class Colour(pydantic.BaseModel):
     name: Literal["red", "green", "blue"]
     warm: bool
@@ -297,5 +330,45 @@ def test_openai_sdk_parses_what_a_real_model_says(tmp_path: Path) -> None:
                 final = await helper.get_final_completion()
             (made,) = final.choices[0].message.tool_calls or ()
             assert isinstance(made.function.parsed_arguments, Weather)
+
+    asyncio.run(main())
+
+
+@pytest.mark.real_model
+def test_strict_tools_are_called_with_what_fits_where_the_model_may_choose(tmp_path: Path) -> None:
+    def turn(city: str) -> list[dict[str, Any]]:
+        call = {"name": "Weather", "arguments": json.dumps({"city": city})}
+        return [
+            {"role": "user", "content": f"What is the weather in {city}?"},
+            {"role": "assistant", "content": "", "tool_calls": [{"id": city, "type": "function", "function": call}]},
+            {"role": "tool", "tool_call_id": city, "content": "fine"},
+        ]
+
+    said: Any = [*turn("Paris"), *turn("Rome"), {"role": "user", "content": "What is the weather in Berlin?"}]
+    tools: Any = [openai.pydantic_function_tool(Weather)]
+
+    def sync_stream(url: str) -> Any:
+        with openai.OpenAI(base_url=url + "/v1", api_key="none") as client:
+            call: Any = {"model": "smollm2", "messages": said, "tools": tools, "max_tokens": 60, "temperature": 0}
+            with client.chat.completions.stream(**call) as helper:
+                for _ in helper:
+                    pass
+                return helper.get_final_completion().choices[0].message
+
+    async def main() -> None:
+        engine = await GgufEngine.start(GgufConfig(smollm2_path(), "smollm2", chat_template=HERMES))
+        async with house(tmp_path, engine) as gate, gate.sdk() as client:
+            call: Any = {"model": "smollm2", "messages": said, "max_tokens": 60, "temperature": 0}
+            answer = await client.chat.completions.parse(**call, tools=tools, parallel_tool_calls=False)
+            made = answer.choices[0].message.tool_calls or []
+            # unheld it says Berlin, which the model of the arguments does not know
+            assert [type(one.function.parsed_arguments) for one in made] == [Weather]
+            streamed = await asyncio.to_thread(sync_stream, gate.url)
+            assert streamed.tool_calls[0].function.parsed_arguments == made[0].function.parsed_arguments
+            assert answer.model_extra is not None
+            assert answer.model_extra["mesh"]["format"] == "satisfied"
+            loose = {"type": "function", "function": {**tools[0]["function"], "strict": False}}
+            free = await gate.post({**call, "tools": [loose]})
+            assert "Berlin" in free.json["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
 
     asyncio.run(main())

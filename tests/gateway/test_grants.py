@@ -25,6 +25,7 @@ from mesh.schema.outcome import Fidelity
 from mesh.schema.trust import Trust, Window
 from mesh.steward.steward import Steward
 from tests.gateway.granting import ISSUER, ONE, STEWARD, TWO, Counting, chain_of, granting, post, token
+from tests.gateway.serving import DECIDE, Deciding, question
 from tests.support.stewards import KEY, PROMPT, Client, request, running
 
 NOW_NS = 1_790_000_000_000_000_000
@@ -466,3 +467,22 @@ def test_checked_grants_are_remembered_whole(folder):
         if changed not in (grant, closed):
             with pytest.raises(Exception, match="grant"):
                 tokens.authenticate(changed)
+
+
+def test_a_grant_bounds_decisions_and_is_charged_for_prompt_and_options(folder):
+    async def run():
+        async with granting(folder, Deciding(weights_digest=ONE, est_uj_per_token=1)) as house:
+            grant = token(STEWARD | {"total-tokens": 60, "max-tokens": 1})
+            headers = {"Authorization": f"Bearer {grant}"}
+            answer = await house.post(question(), path=DECIDE, **headers)
+            used = answer.json["usage"]["total_tokens"]
+            receipt = (await house.last_receipt(1)).value
+            assert (receipt.grant_id, receipt.outcome.tokens_in) == (chain_of(grant).id, used)
+            chain = chain_of(grant)
+            assert house.steward.reader.totals([chain.id]) == {(chain.id, "total-tokens"): Total(settled=used)}
+            refused = await house.post(question(options=["yes", "no" * 30]), path=DECIDE, **headers)
+            assert refused.code == (403, "grant_refused")
+            assert refused.error["grant"]["caveat"] == "total-tokens"
+            assert house.steward.reader.count() == 1
+
+    asyncio.run(run())

@@ -72,6 +72,7 @@ def test_surrogate_pair_is_a_character() -> None:
         ("GZIP", gzip.compress(b"{") + gzip.compress(b"}")),
         ("deflate", zlib.compress(b"{}")),
     ],
+    ids=["none", "identity", "gzip", "gzip of two members", "deflate"],  # packed data has the time in it
 )
 def test_known_encoding_is_inflated(encoding: str | None, packed: bytes) -> None:
     assert inflate(packed, encoding, max_bytes=1024) == b"{}"
@@ -93,6 +94,7 @@ def test_unknown_encoding_is_refused(encoding: str) -> None:
         (b"not gzip", "malformed_body"),
         (gzip.compress(b"") * (MAX_GZIP_MEMBERS + 1), "malformed_body"),
     ],
+    ids=["bomb", "bomb of two members", "cut", "not gzip", "too many members"],
 )
 def test_bomb_and_broken_data_are_refused(packed: bytes, code: str) -> None:
     with pytest.raises(BadRequest) as caught:

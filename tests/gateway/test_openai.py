@@ -121,7 +121,7 @@ def test_what_changes_nothing_is_let_through(fields: dict[str, Any]) -> None:
         ({"tools": [{"type": "custom"}]}, "tools[0].type"),
         ({"tools": [TOOL, TOOL]}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools[0].function.strict"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": 1}}]}, "tools[0].function.strict"),
         ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, "tools[0].function.x"),
         ({"tools": {}}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
@@ -131,7 +131,8 @@ def test_what_changes_nothing_is_let_through(fields: dict[str, Any]) -> None:
         ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice.function.name"),
         ({"tools": [TOOL], "response_format": {"type": "json_object"}}, "response_format"),
         ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos"),
-        ({"tools": [TOOL], "parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"tools": [TOOL], "parallel_tool_calls": 1}, "parallel_tool_calls"),
+        ({"tools": [TOOL], "parallel_tool_calls": False, "ignore_eos": True}, "ignore_eos"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"response_format": {"type": "json"}}, "response_format.type"),
         ({"reasoning_effort": "low"}, "reasoning_effort"),
@@ -277,6 +278,17 @@ def test_forced_calls_are_read() -> None:
     named = {"type": "function", "function": {"name": "g"}}
     assert chat(tools=[TOOL, other], tool_choice=named).forced == ("g",)
     assert chat(tools=[TOOL], tool_choice="auto").forced == ()
+
+
+def test_calls_that_the_model_may_make_are_read() -> None:
+    other = {"type": "function", "function": {"name": "g", "strict": True}}
+    free = chat(tools=[TOOL, other], parallel_tool_calls=False)
+    assert (free.forced, free.strict, free.one_call, free.held) == ((), ("g",), True, True)
+    assert not chat(tools=[TOOL], parallel_tool_calls=True).held
+    forced = chat(tools=[TOOL, other], tool_choice="required", parallel_tool_calls=False)
+    assert (forced.strict, forced.one_call, forced.held) == ((), False, True)
+    none = chat(tools=[TOOL, other], tool_choice="none", parallel_tool_calls=False)
+    assert (none.tools, none.strict, none.one_call, none.held) == ((), (), False, False)
 
 
 def test_mesh_options_are_read() -> None:

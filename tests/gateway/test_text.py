@@ -119,3 +119,22 @@ def test_text_does_not_depend_on_where_tokens_end(text: str, stops: list[str], c
     assert stream.delivered <= len(pieces)
     if stream.stopped is False:
         assert stream.delivered == len(pieces)
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"", b"a", b"bc", "é".encode(), "é".encode()[:1], "é".encode()[1:], b"\xff"]), max_size=9
+    ),
+    st.sampled_from([(), ("bc",)]),
+)
+def test_tokens_that_come_together_are_as_those_that_come_alone(pieces: list[bytes], stops: tuple[str, ...]) -> None:
+    alone, together = TextStream(stops), TextStream(stops)
+    texts = [alone.push(piece).text for piece in pieces]
+    if not together.plain:
+        assert stops
+        return
+    released = together.push_all(pieces)
+    assert (released.text, released.delivered) == ("".join(texts), alone.delivered)
+    assert (together.released, together.plain) == (alone.released, alone.plain)
+    assert together.finish() == alone.finish()
+    assert together.incomplete == alone.incomplete

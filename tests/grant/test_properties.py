@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.errors import MeshError
+from mesh.errors import MeshError, SchemaError
 from mesh.grant.caveats import CAVEATS as KNOWN
 from mesh.grant.chain import Chain, Grant, verify_grant
 from mesh.grant.decision import decide
@@ -71,7 +71,11 @@ def test_no_attenuation_admits_what_its_parent_refuses(caveats, frames, data):
     chain = verify_grant(issue(ISSUER, {"steward-in": [STEWARD]}, random=fixed()), TRUST)
     family = [chain]
     for more in caveats:
-        chain = verify_grant(attenuate(chain, more, random=fixed(len(family))), TRUST)
+        try:
+            longer = attenuate(chain, more, random=fixed(len(family)))
+        except SchemaError:  # over 4096 bytes
+            break
+        chain = verify_grant(longer, TRUST)
         family.append(chain)
     used = {
         (block.id, name): data.draw(SMALL)

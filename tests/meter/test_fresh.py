@@ -90,3 +90,105 @@ def test_first_serve_of_a_fresh_reading_wakes_the_thread_to_look_more_often(monk
             metering.close()
 
     asyncio.run(run())
+
+
+def test_those_who_wait_for_a_reading_together_take_one_and_it_is_after_they_asked() -> None:
+    looks, entered, go = [0], threading.Event(), threading.Event()
+    clock = Clock()
+
+    def read() -> Sequence[Reading]:
+        looks[0] += 1
+        if looks[0] == 1:
+            entered.set()
+            assert go.wait(30)
+        return (Reading("hand", clock(), looks[0] * 1000),)
+
+    async def run() -> None:
+        metering = Metering([HandMeter(read, resolution_ns=20 * MS)], interval_s=60, monotonic_ns=clock)
+        metering.start()
+        try:
+            await asyncio.to_thread(entered.wait, 30)
+            clock.at_ns += 1000 * MS  # the reading under way began a second ago
+            serves = [n.to_bytes(16, "big") for n in range(64)]
+            asked = [asyncio.ensure_future(metering.begin(serve, "m")) for serve in serves]
+            await asyncio.sleep(0)
+            go.set()
+            await asyncio.gather(*asked)
+            assert looks[0] == 2
+            clock.at_ns += 1000 * MS
+            figures = await asyncio.gather(*(metering.end(serve) for serve in serves))
+            assert looks[0] == 3
+            assert {figure.peak_sharers for figure in figures} == {64}
+            assert sum(figure.uj or 0 for figure in figures) == 1000
+        finally:
+            metering.close()
+
+    asyncio.run(run())
+
+
+def test_driver_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metering_module, "PATIENCE_S", 0.05)
+    go = threading.Event()
+    clock, looks, hangs = Clock(), [0], [False]
+
+    def read() -> Sequence[Reading]:
+        looks[0] += 1
+        if hangs[0]:
+            assert go.wait(30)
+        return (Reading("hand", clock(), looks[0] * 1000),)
+
+    async def run() -> None:
+        metering = Metering([HandMeter(read, resolution_ns=20 * MS)], interval_s=60, monotonic_ns=clock)
+        metering.start()
+        try:
+            await metering.begin(A, "m")
+            hangs[0] = True
+            clock.at_ns += 1000 * MS
+            energies = await asyncio.gather(metering.end(A), metering.begin(B, "m"))
+            assert (energies[0].basis, energies[0].reason) == ("absent", "meter-late")
+            assert (await metering.end(B)).reason == "meter-late"
+        finally:
+            go.set()
+            metering.close()
+
+    asyncio.run(run())
+
+
+def test_caller_that_leaves_while_others_wait_takes_nobody_along() -> None:
+    entered, go = threading.Event(), threading.Event()
+    clock, looks, hold = Clock(), [0], [False]
+
+    def read() -> Sequence[Reading]:
+        looks[0] += 1
+        if hold[0]:
+            entered.set()
+            assert go.wait(30)
+        return (Reading("hand", clock(), looks[0] * 1000),)
+
+    async def run() -> None:
+        metering = Metering([HandMeter(read, resolution_ns=20 * MS)], interval_s=60, monotonic_ns=clock)
+        metering.start()
+        try:
+            await metering.begin(A, "m")
+            await metering.begin(B, "m")
+            hold[0] = True
+            clock.at_ns += 1000 * MS
+            leaving, staying = (asyncio.ensure_future(metering.end(serve)) for serve in (A, B))
+            await asyncio.to_thread(entered.wait, 30)
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+            hold[0] = False
+            go.set()
+            b = await staying
+            # the one that left shares what was counted until the thread heard of it
+            assert b.uj in (500, 1000)  # microjoules of one or of two readings
+            await metering.begin(C, "m")  # after the one that left was taken out of the books
+            await metering.end(C, keep=False)
+            (row,) = metering.totals().domains
+            assert row.unattributed_uj + row.idle_uj + row.open_uj == row.last_uj - row.first_uj
+            assert row.open_uj == b.uj
+        finally:
+            metering.close()
+
+    asyncio.run(run())

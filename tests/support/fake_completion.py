@@ -28,6 +28,7 @@ class Server(Protocol):
     most: int | None
     crowd: bool
     warm: bool
+    logprobs: str
     per_event: int
     in_flight: int
 
@@ -150,6 +151,14 @@ class Completion:
         details = {"prompt_tokens_details": {"cached_tokens": self._cached}}
         return usage | (details if self._server.counts_cached else {})
 
+    def _of_its_kind(self, told: dict[int, float]) -> dict[int, float]:
+        """Values as the server's mode has them."""
+        if self._server.logprobs == "logits":
+            return {token: value + 30 for token, value in told.items()}
+        if self._server.logprobs == "processed" and self._body.get("temperature"):
+            return {token: value / self._body["temperature"] for token, value in told.items()}
+        return told
+
     def _logprobs_of(self, start: int) -> dict[str, Any] | None:
         if self._body.get("logprobs") is None:
             return None
@@ -158,7 +167,7 @@ class Completion:
         def spelled(token: int) -> str:
             return f"token_id:{token}" if by_id else text_of([token])
 
-        ids, ranked = self.ids[start:], self._logprobs[start:]
+        ids, ranked = self.ids[start:], [self._of_its_kind(told) for told in self._logprobs[start:]]
         return {
             "text_offset": [12 * (start + n) for n in range(len(ids))],
             "token_logprobs": [told[token] for token, told in zip(ids, ranked, strict=True)],

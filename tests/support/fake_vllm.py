@@ -81,6 +81,7 @@ class FakeVllm:
     most: int | None = None  # ids after which it says `length`
     crowd: bool = False  # the last id depends on how many requests are in flight
     warm: bool = False  # a warm cache gives other numbers
+    logprobs: str = "raw"  # --logprobs-mode, in the words of the settings
     per_event: int = 1  # ids in one event
     hold_at: int | None = None  # waits before that id until `go`
     edit: Edit | None = None  # (number, event) -> what is sent in its place, for each event of a stream

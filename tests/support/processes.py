@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +30,13 @@ class Served:
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
+
+
+def hang(pid: int | None) -> None:
+    """Stop a child of this process. The signal is sent before each of its threads stands still."""
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,11 +35,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(executable: Path, model: Path) -> Iterator[RealServer]:
-    """One that is not the mesh's own, in float32; a test that stops it or starts it otherwise says so."""
+def runner() -> Iterator[asyncio.Runner]:
+    """One event loop for a module: an engine lives on the loop that started it."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="session")
+def server(executable: Path) -> Iterator[RealServer]:
+    """One that is not the mesh's own. A test says what it has to be, and leaves it as whatever it is then."""
     running = RealServer(executable)
     try:
-        running.start(model)
         yield running
     finally:
         running.close()

@@ -134,7 +134,7 @@ def test_death_of_the_server_in_mid_stream_is_an_honest_end(
     assert outcome["tokens_out"] >= 3
     assert receipt["receipt"]["output_commitment"]
 
-    wait_for("the old server's processes are gone", lambda: not [one for one in tree if one.is_running()], 60)
+    wait_for("the old server's processes are gone", lambda: not [one for one in tree if one.is_running()], START_S)
     wait_for("the gateway is ready again", lambda: served.get("/readyz")[0] == 200, START_S)
     status, answer = served.answer(max_tokens=8)
     assert status == 200, answer
@@ -142,6 +142,8 @@ def test_death_of_the_server_in_mid_stream_is_an_honest_end(
 
 
 def test_client_that_leaves_stops_the_generation(server: RealServer, model: Path, tmp_path: Path) -> None:
+    server.be(model)
+
     async def main() -> None:
         engine = await VllmEngine.start(VllmConfig(server.url, weights=model, dtype="float32", device="cpu"))
         async with running(tmp_path) as steward:

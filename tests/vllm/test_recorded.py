@@ -15,11 +15,12 @@ from tests.support.vllm_calls import CALLS, COUNTING, shape, stream_shape
 from tests.vllm.servers import RealServer
 
 
-def test_a_real_server_answers_in_the_shape_that_was_recorded(server: RealServer) -> None:
+def test_a_real_server_answers_in_the_shape_that_was_recorded(server: RealServer, model: Path) -> None:
     async def main() -> dict[str, Any]:
         async with aiohttp.ClientSession() as http:
             return {name: await answered(http, server.url, call) for name, call in (CALLS | COUNTING).items()}
 
+    server.be(model)
     told = asyncio.run(main())
     path = FOLDER / f"vllm-{told['version']['body']['version']}.json"
     if not path.exists():

@@ -1,15 +1,14 @@
 /** Files that are dropped or chosen, checked here: receipts, checkpoints, and the disclosures that go with them. */
 
 import { same } from "../bytes.js";
-import { MeshError } from "../errors.js";
-import { checkSequence } from "../sequence.js";
 import { CLASSES, check } from "./checking.js";
-import { el, name, say, set } from "./dom.js";
+import { el, id, name, say, set } from "./dom.js";
 import { read } from "./files.js";
 import { findings } from "./findings.js";
 import { badge, prose } from "./marks.js";
 import { counted } from "./numbers.js";
 import { statement } from "./statement.js";
+import { together } from "./together.js";
 
 export class CheckView {
   title = "Check a file";
@@ -60,21 +59,17 @@ export class CheckView {
     });
     const alone = looked.filter(({ file }) => file.kind === "disclosure" && !used.has(file)).map(({ file }) =>
       card(file, null, el("p", {}, "A disclosure in good form. It says nothing by itself: drop the receipt of its serve together with it.")));
-    set(this.results, this.#sequence(held, looked.length), ...cards, ...alone);
+    set(this.results, ...together(held).map(side), ...cards, ...alone);
   }
+}
 
-  /** @param {import("../envelope.js").Verified[]} held @param {number} files @returns {HTMLElement|null} */
-  #sequence(held, files) {
-    if (held.length < 2) return null;
-    const sorted = held.toSorted((a, b) => Number((a.value.seq ?? -1n) - (b.value.seq ?? -1n)));
-    try {
-      const count = checkSequence(sorted);
-      return el("p", { class: "verdict verified", "data-class": "" }, `${counted(count, "receipt")} in ${counted(files, "file")} follow one another without a gap or a fork.`);
-    } catch (error) {
-      if (!(error instanceof MeshError)) throw error;
-      return el("div", { class: "verdict wrong", "data-class": error.errorClass }, ...faulty(error.errorClass, error.message).childNodes);
-    }
-  }
+/** @param {import("./together.js").Together} told @returns {HTMLElement} */
+function side({ receipts, runs, steward, fault }) {
+  if (fault) return faulty(fault.errorClass, fault.message);
+  const whose = ["of ", id(steward)];
+  return runs === 1
+    ? el("p", { class: "verdict verified", "data-class": "" }, `${counted(receipts, "receipt")} `, ...whose, " follow one another without a gap or a fork.")
+    : el("p", { class: "verdict", "data-class": "" }, `${counted(receipts, "receipt")} `, ...whose, ` in ${runs} runs. What was sealed between them is not among these files.`);
 }
 
 /** @param {import("./files.js").Read} file @param {import("./checking.js").Checked|null} checked @param {...Node} body */

@@ -36,8 +36,8 @@ export class Listing {
       field("Caller", "caller", { type: "search" }),
       choice("Finish", "finish", Object.keys(FINISHES)),
       choice("Energy", "basis", Object.keys(BASES)),
-      field("Ended from (UTC)", "from", { type: "datetime-local", step: 1 }),
-      field("until (UTC)", "until", { type: "datetime-local", step: 1 }),
+      field("Ended from (UTC)", "from", { type: "datetime-local" }),
+      field("until (UTC)", "until", { type: "datetime-local" }),
       el("div", { class: "actions" }, el("button", { type: "submit", class: "primary" }, "Search"), el("button", { type: "button", on: { click: () => { location.hash = "#/receipts"; } } }, "Clear")),
     );
     this.fault = el("p", { class: "fault", role: "alert", hidden: true });

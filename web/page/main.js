@@ -100,7 +100,9 @@ async function route(moved = true) {
   try {
     if (!started) await meet();
     if (mine === turn) await view.show(now.name, now.query);
-    if (mine === turn) main.setAttribute("data-ready", now.view);
+    if (mine !== turn) return;
+    main.setAttribute("data-ready", now.view);
+    notice(null);
   } catch (error) {
     if (mine === turn) failed(error);
   }

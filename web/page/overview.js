@@ -6,9 +6,10 @@ import { ReceiptList } from "./list.js";
 import { briefJoules, counted, grouped, integer, perToken, scaled } from "./numbers.js";
 import { Power } from "./power.js";
 
-const WINDOWS = /** @type {const} */ ([[900, "15 minutes"], [3600, "1 hour"], [86400, "24 hours"], [604800, "7 days"]]);
+const WINDOWS = /** @type {const} */ ([[120, "2 min"], [900, "15 min"], [3600, "1 h"], [86400, "24 h"], [604800, "7 days"]]);
 const BASES = ["measured", "allocated", "modelled"];
 const REFRESH_MS = 10000;
+const LEAST_MS = 4000; // sums cost the gateway more than a look at its newest receipts
 const SHOWN = 8;
 const LATEST = 8;
 
@@ -84,7 +85,7 @@ export class Overview {
     this.#now();
     const grown = this.list.count !== undefined && live.receipts > this.list.count;
     // time goes on without receipts too
-    if (grown || Date.now() - this.refreshed > REFRESH_MS) await this.refresh();
+    if (Date.now() - this.refreshed > (grown ? LEAST_MS : REFRESH_MS)) await this.refresh();
     else this.#draw();
     if (grown) await this.list.renew();
   }

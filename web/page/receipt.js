@@ -69,14 +69,18 @@ export class ReceiptView {
       other ? el("p", { class: "fault", role: "alert" }, "The gateway sent another receipt than the one that was asked for, ", id(asked ?? ""), ".") : null,
       ...statement(checked, this.house.trusted),
     );
-    this.#offer(bytes, claims ? `receipt-${claims.seq}.cbor` : "receipt.cbor");
+    this.#offer(bytes, claims);
   }
 
-  /** The signed bytes, to be kept. @param {Uint8Array} bytes @param {string} name */
-  #offer(bytes, name) {
+  /** The signed bytes, to be kept, and the way to the receipt before. @param {Uint8Array} bytes @param {any} claims */
+  #offer(bytes, claims) {
     if (this.url) URL.revokeObjectURL(this.url);
     this.url = URL.createObjectURL(new Blob([new Uint8Array(bytes)], { type: "application/cose" }));
-    set(this.actions, el("a", { class: "button", href: this.url, download: name }, "Save the signed bytes"));
+    set(
+      this.actions,
+      claims?.prev ? el("a", { class: "button", href: `#/receipt/${contentIdText(claims.prev)}` }, "The one before") : null,
+      el("a", { class: "button", href: this.url, download: claims ? `receipt-${claims.seq}.cbor` : "receipt.cbor" }, "Save the signed bytes"),
+    );
   }
 
   async #disclosed() {

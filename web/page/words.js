@@ -45,14 +45,15 @@ export function joulesPerToken({ energy, outcome }) {
 export function story(receipt) {
   const { engine, outcome, energy } = receipt;
   const prompt = outcome.tokens_in === undefined ? "a prompt whose tokens nobody counted" : `a prompt of ${counted(outcome.tokens_in, "token")}`;
-  const output = outcome.tokens_out === undefined ? "tokens that nobody counted" : `${counted(outcome.tokens_out, "token")} of at most ${grouped(receipt.max_tokens)}`;
+  const given = outcome.tokens_out === undefined ? "tokens that nobody counted" : `${counted(outcome.tokens_out, "token")} of at most ${grouped(receipt.max_tokens)}`;
+  const did = outcome.decision === undefined ? `gave ${given}` : `chose option ${outcome.decision}, the first being 0`;
   const each = joulesPerToken(receipt);
   const cost =
     energy.uj === undefined
       ? `What it cost is not known (${energy.basis}: ${energy.reason}).`
       : `It cost ${joules(energy.uj)}${each === null ? "" : `, ${each} J per token of output`}. The figure is ${BASES[/** @type {keyof typeof BASES} */ (energy.basis)]}.`;
   return [
-    [text("At "), text(utc(receipt.started_ns)), text(", "), name(engine.recipe_id), text(` took ${prompt} and gave ${output}, in ${duration(took(receipt))}.`)],
+    [text("At "), text(utc(receipt.started_ns)), text(", "), name(engine.recipe_id), text(` took ${prompt} and ${did}, in ${duration(took(receipt))}.`)],
     [text(`It ended because ${FINISHES[/** @type {keyof typeof FINISHES} */ (outcome.finish)]}${outcome.reason ? ` (${outcome.reason})` : ""}.`)],
     [text(cost)],
   ];
@@ -68,6 +69,7 @@ export function details(receipt, receiptId) {
       ["name", [name(engine.recipe_id)]],
       ["weights", [engine.weights_digest ? id(contentIdText(engine.weights_digest)) : text("not named")]],
       ["fidelity", [text(fidelity(engine.fidelity, outcome.delivered_fidelity))]],
+      .../** @type {Row[]} */ (outcome.precision === undefined ? [] : [["precision", [id(outcome.precision)]]]),
       ["engine", [id(engine.backend_id)]],
       ["again", [text(engine.deterministic ? "claims that a replay gives the same" : "makes no claim that a replay gives the same")]],
       ["settings", [id(contentIdText(engine.settings_digest))]],
@@ -115,8 +117,11 @@ function tokenRows({ outcome, max_tokens }) {
     ["of those accepted", outcome.spec_proposed ? outcome.spec_accepted : undefined],
   ];
   const rows = counts.filter(([, count]) => count !== undefined);
+  /** @type {Row[]} */
+  const decision = outcome.decision === undefined ? [] : [["decision", [text(`option ${outcome.decision}`)]]];
   return [
     ...rows.map(([label, count]) => /** @type {Row} */ ([label, [text(grouped(/** @type {number} */ (count)))]])),
+    ...decision,
     ["counted by", [text(outcome.counted_by === "none" ? "nobody" : outcome.counted_by)]],
     ["finish", [text(outcome.reason ? `${outcome.finish} (${outcome.reason})` : outcome.finish)]],
   ];
@@ -148,7 +153,7 @@ function energyRows(receipt) {
  * @returns {{does: string[], not: string[]}} empty `does` unless the signature held
  */
 export function proof(receipt, state) {
-  const { engine, energy, output_commitment } = receipt;
+  const { engine, outcome, energy, output_commitment } = receipt;
   const held = state === "verified" || state === "told";
   const does = !held ? [] : [
     state === "verified"
@@ -175,7 +180,7 @@ export function proof(receipt, state) {
         : energy.basis === "modelled"
           ? ["What the serve cost: its figure is an estimate that a model made, and says so."]
           : ["That the meter told the truth."]),
-      ...(output_commitment ? [] : ["What was answered: it commits to no output."]),
+      ...(output_commitment ? [] : [outcome.decision === undefined ? "What was answered: it commits to no output." : "What the options were: it says the number of the one that was chosen."]),
       "Who asked, and what was asked: prompt and answer are not in it.",
     ],
   };

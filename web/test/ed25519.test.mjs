@@ -29,15 +29,19 @@ function inverse(value) {
   return result;
 }
 
-function add([x, y], [u, v]) {
-  const product = D * x * u * y * v;
-  return [mod((x * v + u * y) * inverse(1n + product)), mod((y * v + x * u) * inverse(1n - product))];
+// Points as x/z, y/z: one inverse at the end, and not two for each addition.
+function add([x, y, z], [u, v, w]) {
+  const [a, c, d] = [mod(z * w), mod(x * u), mod(y * v)];
+  const e = mod(D * c * d);
+  const [f, g] = [a * a - e, a * a + e];
+  return [mod(a * f * ((x + y) * (u + v) - c - d)), mod(a * g * (c + d)), mod(f * g)];
 }
 
-function multiple(times, at) {
-  let result = [0n, 1n];
-  for (; times; times >>= 1n, at = add(at, at)) if (times & 1n) result = add(result, at);
-  return result;
+function multiple(times, [u, v]) {
+  let result = [0n, 1n, 1n];
+  for (let at = [u, v, 1n]; times; times >>= 1n, at = add(at, at)) if (times & 1n) result = add(result, at);
+  const [x, y, z] = result;
+  return [mod(x * inverse(z)), mod(y * inverse(z))];
 }
 
 test("ed25519 refuses each of the eight points of small order", () => {

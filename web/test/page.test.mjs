@@ -11,6 +11,7 @@ import { read, readDisclosure } from "../page/files.js";
 import { idOf, timeOf } from "../page/listing.js";
 import { duration, grouped, joules, perToken, scaled, utc } from "../page/numbers.js";
 import { Power } from "../page/power.js";
+import { details, proof, story } from "../page/words.js";
 import { Trusted } from "../page/trusted.js";
 import * as mesh from "../index.js";
 
@@ -103,6 +104,34 @@ test("what is typed is asked for as the gateway has it", () => {
   assert.equal(timeOf("2026-11-30T08:00"), "2026-11-30T08:00:00Z");
   assert.equal(timeOf("2026-11-30T08:00:07"), "2026-11-30T08:00:07Z");
   assert.equal(timeOf(""), "");
+});
+
+test("a receipt is told as what it was, and its proof as no more than it is", () => {
+  const key = new Uint8Array(32).fill(7);
+  const receipt = {
+    seq: 3n, steward: key, prev: key, serve_id: new Uint8Array(16), request_id: key, prompt_hash: key, max_tokens: 8,
+    started_ns: 1795938545000000000n, ended_ns: 1795938545597000000n,
+    engine: { recipe_id: "m", backend_id: "a/b/c/d/e/f", fidelity: 2, deterministic: true, settings_digest: key, weights_digest: key },
+    outcome: { finish: "length", counted_by: "both", tokens_in: 1, tokens_out: 8 },
+    energy: { basis: "allocated", uj: 16n, span_ns: 597000000n, rule: "equal/1", peak_sharers: 2, window_uj: 40n, sources: [{ domain: "d", method: "rapl", uj: 16n, resolution_ns: 1n }] },
+    output_commitment: key,
+  };
+  const said = (it) => story(it).map((line) => line.map((part) => part.text ?? part.id ?? part.name).join("")).join(" ");
+  const rows = (it) => details(it, key).flatMap(([, each]) => each.map(([label, parts]) => `${label}: ${parts.map((part) => part.text ?? part.id ?? part.name).join("")}`));
+  assert.equal(said(receipt), "At 2026-11-29 07:49:05 UTC, m took a prompt of 1 token and gave 8 tokens of at most 8, in 597 ms. It ended because max_tokens was reached. It cost 0.000016 J, 0.000002 J per token of output. The figure is allocated: a share of what was measured for several.");
+  assert.ok(rows(receipt).includes("shared by: equal/1, with at most 2 at once, of 0.000040 J"));
+  assert.deepEqual(proof(receipt, "verified").does.length, 4);
+  for (const state of ["undecided", "wrong", "uncheckable"]) {
+    assert.deepEqual(proof(receipt, state).does, []);
+    assert.match(proof(receipt, state).not.join(), /^Anything/);
+  }
+  const decided = { ...receipt, output_commitment: undefined, outcome: { finish: "stop", counted_by: "engine", tokens_in: 9, decision: 1n } };
+  assert.match(said(decided), /prompt of 9 tokens and chose option 1, the first being 0/);
+  assert.ok(rows(decided).includes("decision: option 1") && rows(decided).includes("output: not committed to"));
+  const unknown = { ...receipt, outcome: { finish: "interrupted", counted_by: "none" }, energy: { basis: "absent", reason: "interrupted", sources: [] } };
+  assert.match(said(unknown), /nobody counted.*What it cost is not known \(absent: interrupted\)\./);
+  assert.doesNotMatch(said(unknown), /\b0\b/);
+  assert.match(proof(unknown, "verified").not.join(), /not the same as 0/);
 });
 
 test("a file is what its bytes are, whatever it is called", async () => {
