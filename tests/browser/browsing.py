@@ -29,12 +29,15 @@ class Tab:
     page: Page
     url: str
     devtools: CDPSession
+    loads: int = 0
     requests: list[Request] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
     async def go(self, hash_: str = "#/") -> None:
-        """Show a view of the page, and wait until it is there."""
-        await self.page.goto(f"{self.url}/{hash_}")
+        """Load the page anew, at a view of it, and wait until that is there."""
+        # another address each time: where only the hash differs the browser keeps the document, and what it is ready of
+        self.loads += 1
+        await self.page.goto(f"{self.url}/?{self.loads}{hash_}")
         await self.ready()
 
     async def ready(self, view: str | None = None) -> None:

@@ -50,7 +50,7 @@ async def test_search_finds_by_id_model_caller_finish_and_time(tmp_path: Path) -
 
         async def search(count: int, **fields: str) -> list[str]:
             await tab.page.click("text=Clear")
-            await until(lambda: tab.page.evaluate("() => !location.hash.includes('?')"))
+            await until(lambda: tab.page.evaluate(CLEARED))
             for name, value in fields.items():
                 if name in ("finish", "basis"):
                     await tab.page.select_option(f"select[name={name}]", value)
@@ -175,3 +175,8 @@ async def test_gateway_that_goes_away_is_told_and_what_was_shown_stays(tmp_path:
         assert await row_count(tab) == 6
         await tab.page.context.set_offline(False)
         await tab.page.wait_for_selector("#notices .fault", state="detached")
+
+
+# the address, the form and the list are back at the beginning
+CLEARED = """() => !location.hash.includes("?") && document.querySelectorAll(".row-link").length === 6 &&
+    [...document.querySelectorAll(".search input, .search select")].every((it) => !it.value)"""

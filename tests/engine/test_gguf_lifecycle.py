@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mesh.engine.gguf import GgufEngine
@@ -126,13 +127,16 @@ def test_closing_while_a_child_is_awaited_ends_the_wait(tiny: Path) -> None:
 
 def test_a_start_that_is_cancelled_leaves_no_child(tiny: Path) -> None:
     async def scenario() -> None:
-        before = open_files()
+        this = psutil.Process()
+        before, others = open_files(), this.children()
         starting = asyncio.create_task(GgufEngine.start(GgufConfig(tiny, "m")))
-        while open_files() == before:
+        while this.children() == others:
             await asyncio.sleep(0)
         starting.cancel()
         await asyncio.wait({starting})
         assert starting.cancelled()
+        assert this.children() == others
+        await asyncio.get_running_loop().shutdown_default_executor()  # a thread that reads the model ends by itself
         assert open_files() == before
 
     asyncio.run(scenario())

@@ -207,6 +207,13 @@ def test_a_whole_answer_is_taken() -> None:
     assert told.margins == [None] * 4
 
 
+# GW-02
+def test_totals_on_every_chunk_are_not_added_up() -> None:
+    counts = [{"usage": usage(made)["usage"]} for made in (2, 3, 4)]
+    told = transcribe(*(one | count for one, count in zip(WHOLE[:3], counts, strict=True)), *WHOLE[3:])
+    assert (told.tokens, told.finish, told.cached) == ([48, 49, 50, 51], "length", None)
+
+
 def test_prompt_tokens_from_the_cache_are_carried_through() -> None:
     for cached in (0, 2, 3):
         told = transcribe(*WHOLE[:3], usage(4, prompt_tokens_details={"cached_tokens": cached}), DONE)

@@ -79,13 +79,26 @@ def test_stream_ends_with_the_receipt_and_says_what_the_plain_answer_says(tmp_pa
     asyncio.run(main())
 
 
-def test_usage_chunk_comes_if_asked_and_has_no_choices(tmp_path: Path) -> None:
+# GW-01
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(None, False), ({}, False), ({"include_usage": False}, False), ({"include_usage": True}, True)],
+)
+def test_usage_chunk_comes_if_asked_and_is_in_the_receipt_anyhow(
+    tmp_path: Path, options: dict[str, bool] | None, told: bool
+) -> None:
     async def main() -> None:
         async with house(tmp_path) as gate:
-            reply = await gate.post(ask(stream=True, stream_options={"include_usage": True}))
-            usage = reply.events[-1]
-            assert usage["choices"] == []
-            assert usage["usage"]["completion_tokens"] == 8
+            reply = await gate.post(ask(stream=True, stream_options=options))
+            (*chunks, last) = reply.events
+            assert not any("usage" in chunk for chunk in chunks)
+            assert ("usage" in last) == told
+            outcome = gate.receipt(reply.headers["Mesh-Serve"]).value.outcome
+            assert (outcome.tokens_out, outcome.counted_by) == (8, "both")
+            if told:
+                assert last["choices"] == []
+                usage = last["usage"]
+                assert (usage["prompt_tokens"], usage["completion_tokens"]) == (outcome.tokens_in, 8)
 
     asyncio.run(main())
 

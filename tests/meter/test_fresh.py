@@ -12,7 +12,7 @@ import pytest
 from mesh.meter import metering as metering_module
 from mesh.meter.metering import Metering
 from mesh.meter.protocol import Reading
-from tests.support.meters import MS, Clock, HandMeter
+from tests.support.meters import MS, Clock, HandMeter, left
 
 A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
 
@@ -183,11 +183,9 @@ def test_caller_that_leaves_while_others_wait_takes_nobody_along() -> None:
             b = await staying
             # the one that left shares what was counted until the thread heard of it
             assert b.uj in (500, 1000)  # microjoules of one or of two readings
-            await metering.begin(C, "m")  # after the one that left was taken out of the books
-            await metering.end(C, keep=False)
-            (row,) = metering.totals().domains
-            assert row.unattributed_uj + row.idle_uj + row.open_uj == row.last_uj - row.first_uj
+            row = await left(metering)
             assert row.open_uj == b.uj
+            assert row.unattributed_uj + row.idle_uj + row.open_uj == row.last_uj - row.first_uj
         finally:
             metering.close()
 

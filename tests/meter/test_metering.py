@@ -19,7 +19,7 @@ from mesh.meter.metering import Metering
 from mesh.meter.protocol import Reading
 from mesh.meter.recorded import FORMAT, RecordedMeter, parse_log
 from mesh.schema.energy import Energy
-from tests.support.meters import Clock, HandMeter
+from tests.support.meters import Clock, HandMeter, left
 
 MS = 10**6
 A, B = bytes([1]) * 16, bytes([2]) * 16
@@ -322,8 +322,7 @@ def test_cancelled_end_leaves_its_share_unattributed() -> None:
             asked.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asked
-            await metering.begin(B, "m")
-            (row,) = metering.totals().domains
+            row = await left(metering)
             assert (row.unattributed_uj, row.open_uj) == (1_000_000, 0)
         finally:
             metering.close()

@@ -85,6 +85,7 @@ function decoded(text) {
 async function route(moved = true) {
   const now = place();
   const mine = ++turn;
+  main.removeAttribute("data-ready");
   view = views[now.view];
   document.title = `${view.title} · mesh`;
   for (const link of document.querySelectorAll("nav a")) {
