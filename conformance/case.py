@@ -22,7 +22,7 @@ def dashed(field: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Case:
     """`answer` is the line on stdout (None: none) or, where it is refused, the error class. `rule` is the step of the
-    section's list, None where it has none."""
+    section's list, None where it has none. `shown` is what the answer is the digest of, for readers."""
 
     id: str
     op: str
@@ -35,6 +35,7 @@ class Case:
     files: Mapping[str, bytes]
     feature: str | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
+    shown: bytes | None = None
 
     @property
     def line(self) -> str:
@@ -59,6 +60,8 @@ class Case:
         for name, data in self.files.items():
             if name.endswith(".cbor") and len(data) <= MAX_DIAGNOSED_BYTES:
                 out[f"{name}.diag"] = diagnostic(data).encode()
+        if self.shown is not None:
+            out["view.json"] = self.shown
         told = {
             "id": self.id,
             "op": self.op,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from conformance.case import ACCEPT, NOTHING, REJECT
 from conformance.replayer import replay_line
 from mesh.cli.verify import check_statement
 from mesh.engine.protocol import Scores
 from mesh.engine.reference import VOCABULARY, ReferenceEngine, stream
-from mesh.errors import MeshError, SchemaError
+from mesh.errors import BadRequest, MeshError, SchemaError
+from mesh.gateway.fields import millionths
+from mesh.gateway.jsonbody import parse_object
 from mesh.grant.caveats import TOTALS
 from mesh.grant.chain import verify_grant
 from mesh.grant.decision import decide
@@ -32,6 +35,7 @@ from mesh.schema.limits import MAX_PAYLOAD_BYTES, MAX_SETTINGS_BYTES, MAX_TOKENS
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import Receipt
 from mesh.schema.request import (
+    MILLION,
     Sampling,
     ServeRequest,
     decision_digest,
@@ -42,6 +46,7 @@ from mesh.schema.request import (
 )
 from mesh.schema.trust import Trust
 from mesh.schema.value import Value
+from mesh.schema.view import sealed_view, settings_view
 
 V = TypeVar("V", bound=Value)
 
@@ -67,6 +72,7 @@ class Client:
         self._operations: dict[str, Callable[..., str | None]] = {
             "decode": self.decode,
             "id": self.id,
+            "millionths": lambda text: str(_millionths(text)),
             "digest": lambda name: ContentId.of_bytes(self._read(name)).text,
             "text": self.text,
             "request": lambda name: self._value(ServeRequest, name).id.text,
@@ -82,6 +88,8 @@ class Client:
             "disclosure": lambda name: Disclosure.from_bytes(self._read(name)).request.id.text,
             "settings": self.settings,
             "weights": self.weights,
+            "receipt-view": self.receipt_view,
+            "settings-view": self.settings_view,
             "trust": lambda name: str(len(self._trust(name))),
             "envelope": self.envelope,
             "sequence": self.sequence,
@@ -104,7 +112,11 @@ class Client:
         return ACCEPT, "" if line is None else f"{line}\n"
 
     def _read(self, name: str) -> bytes:
-        return (self._folder / name).read_bytes()
+        """A file, or one that is grown here: `HEAD+COUNT+TAIL`, with COUNT times the letter a between the two."""
+        if "+" not in name:
+            return (self._folder / name).read_bytes()
+        first, count, last = name.split("+")
+        return self._read(first) + b"a" * int(count) + self._read(last)
 
     def _trust(self, name: str) -> Trust:
         return Trust.parse(self._read(name))
@@ -168,6 +180,15 @@ class Client:
             raise SchemaError("weights: names must be sorted, each once")
         return ContentId.of_canonical("weights", data).text
 
+    def receipt_view(self, name: str, trust: str) -> str:
+        keys = self._trust(trust)
+        return _json_digest(sealed_view(verify(self._read(name), RECEIPT_TYPE, keys)))
+
+    def settings_view(self, name: str) -> str:
+        data = self._read(name)
+        value = canonical.decode_map(data, max_bytes=MAX_SETTINGS_BYTES)
+        return _json_digest(settings_view(ContentId.of_canonical("settings", data), value))
+
     def envelope(self, kind: str, name: str, trust: str) -> str:
         keys = self._trust(trust)
         return verify(self._read(name), _TYPES[kind], keys).id.text
@@ -205,8 +226,29 @@ class Client:
         return f"refused {first.block} {first.caveat}"
 
 
+def _millionths(text: str) -> int:
+    """As a gateway takes a number of a request."""
+    try:
+        number = parse_object(f'{{"number":{text}}}'.encode())["number"]
+        return millionths(number, -MILLION, MILLION, param="number")
+    except BadRequest as e:
+        raise SchemaError(str(e)) from None
+
+
 def _bytes(text: str) -> bytes:
     return b"" if text == NOTHING else bytes.fromhex(text)
+
+
+def _json_digest(view: object) -> str:
+    """Over the one spelling of RFC 8785. No view holds a float, so what is left of it are keys and escapes."""
+    spelled = json.dumps(_sorted(view), ensure_ascii=False, separators=(",", ":"))
+    return ContentId.of_bytes(spelled.encode()).text
+
+
+def _sorted(view: Any) -> Any:
+    if isinstance(view, dict):
+        return {key: _sorted(view[key]) for key in sorted(view, key=lambda key: key.encode("utf-16-be"))}
+    return [_sorted(each) for each in view] if isinstance(view, list) else view
 
 
 def _start(prompt_hash: str, max_tokens: str) -> tuple[bytes, int]:

@@ -35,6 +35,14 @@ GROUPS: tuple[str, ...] = (
     "replay_engine",
     "grant",
     "grant_decide",
+    "frame",
+    "revocations",
+    "hashed",
+    "settings",
+    "decimals",
+    "view",
+    "security",
+    "limits",
 )
 
 # Class, exit code of a command that ends in it, meaning: SPEC.md, section Errors.

@@ -2,6 +2,7 @@
  * Ed25519 (RFC 8032), strict: what implementations differ about is refused here, before WebCrypto is asked.
  */
 
+import { join } from "./bytes.js";
 import { SignatureError, UncheckableError } from "./errors.js";
 
 const P = 2n ** 255n - 19n;
@@ -84,10 +85,42 @@ export async function verify(key, signature, message) {
   if (!(await platformVerify(key, signature, message))) throw new SignatureError("signature: does not hold");
 }
 
-/** @param {Uint8Array} key @param {Uint8Array} signature @param {Uint8Array} message @returns {Promise<boolean>} */
-async function platformVerify(key, signature, message) {
+// The head of a PKCS #8 private key that holds a seed of Ed25519 (RFC 8410).
+const PKCS8 = Uint8Array.of(48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32);
+
+/**
+ * @param {Uint8Array} seed 32 bytes
+ * @returns {Promise<Uint8Array>} the public key that belongs to it
+ * @throws {UncheckableError} where the platform has no Ed25519
+ */
+export async function publicKey(seed) {
+  const subtle = webCrypto();
+  let x;
+  try {
+    const key = await subtle.importKey("pkcs8", join(PKCS8, seed), { name: "Ed25519" }, true, ["sign"]);
+    ({ x } = await subtle.exportKey("jwk", key));
+  } catch (error) {
+    throw unknownHere(error);
+  }
+  const plain = atob(/** @type {string} */ (x).replaceAll("-", "+").replaceAll("_", "/"));
+  return Uint8Array.from(plain, (character) => character.charCodeAt(0));
+}
+
+/** @returns {SubtleCrypto} */
+function webCrypto() {
   const subtle = globalThis.crypto?.subtle;
   if (!subtle) throw new UncheckableError("ed25519: no WebCrypto here (a page needs https or localhost)");
+  return subtle;
+}
+
+/** @param {unknown} error of an import that nothing else can have failed @returns {UncheckableError} */
+function unknownHere(error) {
+  return new UncheckableError(`ed25519: WebCrypto here does not know it (${/** @type {Error} */ (error).name})`);
+}
+
+/** @param {Uint8Array} key @param {Uint8Array} signature @param {Uint8Array} message @returns {Promise<boolean>} */
+async function platformVerify(key, signature, message) {
+  const subtle = webCrypto();
   // Copies, because WebCrypto takes no view into shared memory.
   const [ownKey, ownSignature, ownMessage] = [key, signature, message].map((bytes) => new Uint8Array(bytes));
   let imported;
@@ -95,7 +128,7 @@ async function platformVerify(key, signature, message) {
     imported = await subtle.importKey("raw", ownKey, { name: "Ed25519" }, false, ["verify"]);
   } catch (error) {
     // The key is a good one, so what is missing is the algorithm.
-    throw new UncheckableError(`ed25519: WebCrypto here does not know it (${/** @type {Error} */ (error).name})`);
+    throw unknownHere(error);
   }
   return subtle.verify({ name: "Ed25519" }, imported, ownSignature, ownMessage);
 }

@@ -13,6 +13,7 @@
  *     │   ├── SequenceError        sequence
  *     │   └── TrustFileError       trust-file
  *     ├── TrustError               trust: the steward is unknown, or was not trusted at that time
+ *     ├── RevocationsError         no class: a list of revoked blocks that cannot be read, so that no grant is let through
  *     └── UncheckableError         no class: this platform lacks what the check needs
  */
 
@@ -68,5 +69,7 @@ export class TrustFileError extends WrongError {
 export class TrustError extends MeshError {
   errorClass = "trust";
 }
+
+export class RevocationsError extends MeshError {}
 
 export class UncheckableError extends MeshError {}

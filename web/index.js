@@ -25,9 +25,12 @@ export {
 } from "./values.js";
 export { commitment, decisionDigest, opening, opens, payloadDigest, promptHashOfIds, promptHashOfText } from "./commitment.js";
 export { bare, verifyEnvelope } from "./envelope.js";
+export { millionths } from "./decimal.js";
 export { Trust } from "./trust.js";
 export { checkSequence } from "./sequence.js";
 export { decide } from "./replay.js";
 export { parseReplayer } from "./replayer.js";
 export { referenceCache, referenceTokens } from "./reference.js";
-export { view } from "./view.js";
+export { grantText, parseGrantText, verifyGrant } from "./grant.js";
+export { decideGrant, parseFrame, parseRevoked } from "./decision.js";
+export { sealedView, settingsView, spelled, view } from "./view.js";

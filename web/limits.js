@@ -6,6 +6,8 @@ export const PAYLOAD_BYTES = 32768;
 export const SETTINGS_BYTES = 65536;
 export const DISCLOSURE_BYTES = 67108864;
 export const TRUST_BYTES = 1048576;
+export const GRANT_BYTES = 4096;
+export const GRANT_BLOCKS = 8;
 export const NESTING = 16;
 
 // No valid value has as many items: it keeps a hostile disclosure from filling the memory with empty arrays.

@@ -2,6 +2,7 @@
  * The operations of conformance/PROTOCOL.md, apart from the command line, so that a page can be asked too.
  */
 
+import { join, utf8 } from "./bytes.js";
 import * as mesh from "./index.js";
 import { SETTINGS_BYTES } from "./limits.js";
 import { line } from "./verdict.js";
@@ -10,10 +11,6 @@ import { line } from "./verdict.js";
 
 export const ACCEPTED = 0;
 export const REJECTED = 10;
-export const NOT_OFFERED = 11;
-
-/** The operations of an optional feature that is not offered here. */
-const OF_GRANTS = new Set(["grant", "grant-text", "grant-decide"]);
 
 const FORMS = new Map([
   ["content-id", mesh.parseContentId],
@@ -49,6 +46,19 @@ function serves(words) {
   return pairs;
 }
 
+const spelledDigest = (/** @type {any} */ view) => b3(mesh.hash(utf8(mesh.spelled(view))));
+
+/**
+ * A file, or one that is grown here: `HEAD+COUNT+TAIL`, with COUNT times the letter a between the two.
+ *
+ * @param {Files} file
+ * @returns {Files}
+ */
+const growing = (file) => (name) => {
+  const [first, count, last] = name.split("+");
+  return count === undefined ? file(name) : join(file(first), new Uint8Array(Number(count)).fill(97), file(last));
+};
+
 /** @param {Files} file @returns {Record<string, (...words: string[]) => any>} each gives a line, or undefined */
 const operations = (file) => {
   const trustOf = (/** @type {string} */ name) => mesh.Trust.parse(file(name));
@@ -59,9 +69,10 @@ const operations = (file) => {
     return b3(mesh.contentId(kind, bytes));
   };
   return {
-    features: () => "reference\nreplay",
+    features: () => "reference\nreplay\ngrant",
     decode: (name) => void mesh.decode(file(name), { limit: SETTINGS_BYTES }),
     id: (kind, name) => idOf(kind, (bytes) => mesh.decode(bytes, { limit: SETTINGS_BYTES }))(name),
+    millionths: (text) => String(mesh.millionths(text)),
     digest: (name) => b3(mesh.hash(file(name))),
     text: (form, text) => {
       const parse = FORMS.get(form);
@@ -88,6 +99,12 @@ const operations = (file) => {
     disclosure: (name) => b3(mesh.contentId("request", mesh.parseDisclosure(file(name)).request)),
     settings: idOf("settings", mesh.parseSettings),
     weights: idOf("weights", mesh.parseWeights),
+    "receipt-view": async (name, trust) =>
+      spelledDigest(mesh.sealedView(await mesh.verifyEnvelope(file(name), trustOf(trust), "receipt"))),
+    "settings-view": (name) => {
+      const bytes = file(name);
+      return spelledDigest(mesh.settingsView(mesh.contentId("settings", bytes), mesh.parseSettings(bytes)));
+    },
     trust: (name) => String(trustOf(name).size),
     envelope: async (type, name, trust) => {
       const expected = /** @type {import("./envelope.js").EnvelopeType} */ (type);
@@ -106,12 +123,23 @@ const operations = (file) => {
       const disclosed = disclosure === "-" ? null : mesh.parseDisclosure(file(disclosure));
       return line(mesh.decide(value, disclosed, mesh.parseReplayer(file(replayer))));
     },
+    grant: async (name, trust) => b3((await mesh.verifyGrant(file(name), trustOf(trust))).id),
+    "grant-text": (text) => b3(mesh.hash(mesh.parseGrantText(text))),
+    "grant-decide": async (name, trust, frame, revoked = "-", used = "0") => {
+      const issuers = trustOf(trust);
+      const chain = await mesh.verifyGrant(file(name), issuers);
+      const offered = mesh.parseFrame(file(frame));
+      const listed = mesh.parseRevoked(revoked === "-" ? new Uint8Array(0) : file(revoked));
+      const drawn = BigInt(decimal(used));
+      const [first] = mesh.decideGrant(chain, offered, { issuers, revoked: listed, used: () => drawn });
+      return first ? `refused ${first.block} ${first.caveat}` : "admitted";
+    },
   };
 };
 
 /** @param {string} name @returns {boolean} */
 export function isOperation(name) {
-  return OF_GRANTS.has(name) || Object.hasOwn(operations(() => new Uint8Array(0)), name);
+  return Object.hasOwn(operations(() => new Uint8Array(0)), name);
 }
 
 /**
@@ -121,9 +149,8 @@ export function isOperation(name) {
  * @throws whatever is not the input's fault
  */
 export async function answer([name, ...words], file) {
-  if (OF_GRANTS.has(name)) return { code: NOT_OFFERED };
   try {
-    return { code: ACCEPTED, line: await operations(file)[name](...words) };
+    return { code: ACCEPTED, line: await operations(growing(file))[name](...words) };
   } catch (error) {
     // A fault without a class is this machine's, not the input's: it ends the client, and so fails the case.
     if (!(error instanceof mesh.MeshError) || !error.errorClass) throw error;

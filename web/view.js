@@ -24,6 +24,25 @@ export function view(value, field = "") {
   return value;
 }
 
+/** @param {import("./envelope.js").Verified} verified @returns {Record<string, any>} what a gateway answers */
+export function sealedView({ type, value, id }) {
+  return { view_of: "application/cose", [`${type}_id`]: contentIdText(id), [type]: view(value) };
+}
+
+/** @param {Uint8Array} digest @param {Map<string, any>} settings @returns {Record<string, any>} */
+export function settingsView(digest, settings) {
+  return { view_of: "application/cbor", digest: contentIdText(digest), settings: view(settings) };
+}
+
+/** @param {any} it what `view` gives @returns {string} in the one spelling of RFC 8785 */
+export function spelled(it) {
+  if (Array.isArray(it)) return `[${it.map(spelled).join(",")}]`;
+  if (typeof it !== "object") return JSON.stringify(it);
+  // Plain sort() compares UTF-16 units, which is the order there.
+  const members = Object.keys(it).sort().map((key) => `${JSON.stringify(key)}:${spelled(it[key])}`);
+  return `{${members.join(",")}}`;
+}
+
 /** @param {[string, any][]} entries @returns {Record<string, any>} */
 function object(entries) {
   /** @type {Record<string, any>} */

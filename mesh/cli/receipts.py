@@ -60,8 +60,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    from mesh.cli.view import sealed_view
     from mesh.schema.ids import ContentId, steward_text
+    from mesh.schema.view import sealed_view
 
     with state_of(args).open_reader() as reader:
         steward, count, head = reader.steward(), reader.count(), reader.head()
@@ -83,8 +83,8 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_show(args: argparse.Namespace) -> int:
-    from mesh.cli.view import sealed_view
     from mesh.cli.words import sealed_words
+    from mesh.schema.view import sealed_view
 
     with state_of(args).open_reader() as reader:
         sealed = opened(find(reader, args.id), reader.steward())

@@ -93,8 +93,8 @@ class Findings:
         return UNDECIDED if self.undecided else ACCEPTED
 
     def to_json(self) -> dict[str, Any]:
-        from mesh.cli.view import sealed_view
         from mesh.schema.ids import steward_text
+        from mesh.schema.view import sealed_view
 
         told: dict[str, Any] = {
             "verdict": {ACCEPTED: "good", REFUSED: "refused", UNDECIDED: "undecided"}[self.exit_code],

@@ -19,7 +19,7 @@ from mesh.schema.disclosure import DISCLOSURE_TYPE, settings_digest
 from mesh.schema.envelope import RECEIPT_TYPE, verify
 from mesh.schema.ids import ContentId, serve_id_from_text, serve_id_text, steward_text
 from mesh.schema.limits import MAX_SETTINGS_BYTES
-from mesh.schema.view import value_view, view
+from mesh.schema.view import sealed_view, settings_view
 from mesh.steward.steward import Steward
 
 ENVELOPE_TYPE = "application/cose"
@@ -85,9 +85,8 @@ class Evidence:
         headers = {"Mesh-Serve": serve_id_text(entry.serve_id), "Mesh-Receipt": receipt_id}
         if not _wants_json(request):
             return web.Response(body=entry.envelope, content_type=ENVELOPE_TYPE, headers=headers)
-        receipt = verify(entry.envelope, RECEIPT_TYPE, {self._steward.public}).value
-        told = {"view_of": ENVELOPE_TYPE, "receipt_id": receipt_id, "receipt": value_view(receipt)}
-        return web.json_response(told, headers=headers)
+        sealed = verify(entry.envelope, RECEIPT_TYPE, {self._steward.public})
+        return web.json_response(sealed_view(sealed), headers=headers)
 
     async def disclosure(self, request: web.Request) -> web.Response:
         entry = await self._entry(request.match_info["id"])
@@ -108,7 +107,7 @@ class Evidence:
         if not _wants_json(request):
             return web.Response(body=data, content_type="application/cbor")
         settings = decode_map(data, max_bytes=MAX_SETTINGS_BYTES)
-        return web.json_response({"view_of": "application/cbor", "digest": digest.text, "settings": view(settings)})
+        return web.json_response(settings_view(digest, settings))
 
     async def _entry(self, name: str) -> Entry:
         """The ledger's entry by receipt id or serve id. Raises NotFound; with code `not_sealed_yet` for a serve that

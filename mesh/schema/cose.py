@@ -130,8 +130,9 @@ def _bstr_head(data: bytes) -> bytes:
 
 
 def _head(major: int, size: int) -> bytes:
-    if 0x100 <= size < 0x10000:
-        return bytes((major | 0x19, size >> 8, size & 0xFF))
-    if 24 <= size < 0x100:
+    """Raises ValueError from 65536 on: nothing in an envelope is as large."""
+    if size < 24:
+        return bytes((major | size,))
+    if size < 0x100:
         return bytes((major | 0x18, size))
-    return bytes((major | size,)) if size < 24 else bytes((major | 0x1A,)) + size.to_bytes(4, "big")
+    return bytes((major | 0x19, size >> 8, size & 0xFF))

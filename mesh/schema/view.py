@@ -7,15 +7,29 @@ cannot hold exactly are decimal strings.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mesh.schema.ids import ContentId, serve_id_text, steward_text
 from mesh.schema.value import Value
+
+if TYPE_CHECKING:
+    from mesh.schema.envelope import Sealed
 
 JSON_SAFE_INT = 2**53 - 1
 
 # 32-byte strings that are no content id.
 _HEX_FIELDS = frozenset(("output_commitment", "opening", "nonce", "payload", "output"))
+
+
+def sealed_view(sealed: Sealed) -> dict[str, Any]:
+    """A checked envelope: `receipt_id` and `receipt`, or `checkpoint_id` and `checkpoint`, marked as a view."""
+    what = sealed.value.what()
+    return {"view_of": "application/cose", f"{what}_id": sealed.id.text, what: value_view(sealed.value)}
+
+
+def settings_view(digest: ContentId, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A settings document, marked likewise."""
+    return {"view_of": "application/cbor", "digest": digest.text, "settings": view(settings)}
 
 
 def value_view(value: Value) -> dict[str, Any]:
@@ -35,8 +49,9 @@ def view(item: Any, name: str = "") -> Any:
         return [view(each, name) for each in item]
     if not isinstance(item, bytes):
         return item
-    if name == "steward":
+    # A settings document may call anything so.
+    if name == "steward" and len(item) == 32:
         return steward_text(item)
-    if name == "serve_id":
+    if name == "serve_id" and len(item) == 16:
         return serve_id_text(item)
     return item.hex() if name in _HEX_FIELDS or len(item) != 32 else ContentId(item).text

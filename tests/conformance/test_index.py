@@ -49,8 +49,9 @@ def test_folders_say_the_same_as_the_index():
 def test_folders_hold_what_their_case_reads_and_no_more():
     for question in QUESTIONS:
         there = {path.name for path in (VECTORS / question.id).iterdir()}
-        inputs = {name for name in there if name != "vector.json" and not name.endswith(".diag")}
-        named = {name for name in question.words if re.search(r"\.(cbor|bin|txt)\Z", name)}
+        inputs = {name for name in there if not name.endswith((".json", ".diag"))}
+        words = (part for word in question.words for part in word.split("+"))
+        named = {word for word in words if re.search(r"\.(cbor|bin|txt)\Z", word)}
         assert inputs == named, question.id
 
 
@@ -78,11 +79,30 @@ def test_every_step_of_a_list_has_a_case():
     for case in CASES:
         named[case.spec].add(case.rule)
     for anchor, text in SECTIONS.items():
-        found = re.search(r"To verify[^\n]*(?:\n[^\n]+)*:\n\n((?:\d+\. .*\n(?: {3}.*\n)*)+)", text)
-        steps = {int(number) for number in re.findall(r"^(\d+)\. ", found[1], re.MULTILINE)} if found else set()
+        lists = re.findall(r"To verify[^\n]*(?:\n[^\n]+)*:\n\n((?:\d+\. .*\n(?: {3}.*\n)*)+)", text)
+        assert len(lists) == len(re.findall(r"\bTo verify\b", text)), anchor
+        steps = {int(number) for one in lists for number in re.findall(r"^(\d+)\. ", one, re.MULTILINE)}
         assert steps <= named[anchor], f"{anchor}: no case for {sorted(steps - named[anchor])}"
     rows = {int(number) for number in re.findall(r"^\| (\d+) \|", SECTIONS["replay"], re.MULTILINE)}
     assert rows - named["replay"] == {8}
+
+
+def test_every_section_with_a_must_has_a_case():
+    named = {case.spec for case in CASES}
+    assert {anchor for anchor, text in SECTIONS.items() if re.search(r"\bMUST\b", text)} <= named
+
+
+def test_every_step_of_a_list_ends_in_a_class():
+    """Its own, or the one that the list is headed by."""
+    classes = "|".join(name for name, _, _ in CLASSES)
+    for anchor, text in SECTIONS.items():
+        for head, steps in re.findall(
+            r"(\bTo verify.*(?:\n.+)*?:)\n\n((?:\d+\. .*\n(?: {3}.*\n)*)+)", text, re.MULTILINE
+        ):
+            for step in re.split(r"^(?=\d+\. )", steps, flags=re.MULTILINE)[1:]:
+                named = re.findall(rf"else `({classes})`\.?", step) + re.findall(rf"\A\d+\. `({classes})`: ", step)
+                for_all = re.findall(rf"each\s+fault\s+is\s+`({classes})`", head)
+                assert len(named) == 1 or (not named and len(for_all) == 1), f"{anchor}: {step}"
 
 
 def test_errors_are_those_of_the_spec():

@@ -1,4 +1,4 @@
-"""Our own client passes every vector, and a CDDL tool that is not ours agrees about shapes."""
+"""A CDDL tool that is not ours agrees with the vectors about shapes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import pytest
 from cddl_verifier import Validator
 
 from conformance.case import ACCEPT, Case
-from conformance.client import Client, main
-from conformance.regenerate import ROOT, VECTORS
-from conformance.runner import read_index
+from conformance.regenerate import ROOT
 from tests.support.vector_cases import CASES
 
-QUESTIONS, _ = read_index(VECTORS)
 VALIDATOR = Validator(ROOT / "vectors" / "mesh.cddl")
 
 # Which rule of the CDDL the input of an operation has to match, and the step that says so.
@@ -27,31 +24,9 @@ RULES = {
     "grant": ("grant", 2),
     "settings": ("settings", None),
 }
-SHAPED = [case for case in CASES if case.op in RULES]
+SHAPED = [case for case in CASES if case.op in RULES and "input.cbor" in case.files]
 # What the CDDL says in a comment, since CDDL cannot.
 ONLY_IN_WORDS = {"disclosure/settings-long", "grant/schema-no-end", "grant/schema-both-ends"}
-
-
-@pytest.mark.parametrize("group", sorted({question.id.partition("/")[0] for question in QUESTIONS}))
-def test_vectors_pass_our_client(group):
-    failed = {}
-    for question in QUESTIONS:
-        if question.id.startswith(f"{group}/"):
-            op, *arguments = question.words
-            got = Client(VECTORS / question.id).answer(op, arguments)
-            if got != (question.exit, question.stdout):
-                failed[question.id] = got
-    assert failed == {}
-
-
-def test_client_prints_what_it_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.chdir(VECTORS / "request" / "minimal")
-    assert main(["request", "input.cbor"]) == 0
-    assert capsys.readouterr().out.startswith("b3:")
-    assert main(["receipt", "input.cbor"]) == 10
-    assert capsys.readouterr().out == "reject schema\n"
-    assert main(["features"]) == 0
-    assert capsys.readouterr().out == "reference\nreplay\ngrant\n"
 
 
 def fits(case: Case) -> bool:

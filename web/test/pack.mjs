@@ -14,8 +14,7 @@ export const cases = readFileSync(join(VECTORS, "INDEX.tsv"), "utf8")
     const [id, op, words, exit, expected, spec, rule, feature] = row.split("\t");
     const asked = [op, ...(words === "-" ? [] : words.split(" "))];
     return { id, words: asked, exit: Number(exit), expected, spec, rule, feature };
-  })
-  .filter(({ feature }) => feature !== "grant"); // not offered
+  });
 
 /** The cases that the modules in a folder get wrong; only the first of them where one is enough. */
 export async function wrong(folder, { first = false } = {}) {
