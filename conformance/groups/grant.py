@@ -81,7 +81,7 @@ def good() -> Iterator[tuple[str, bytes, bytes, str]]:
     small, wider = Chain({"max-tokens": 50}), Chain({"max-tokens": 5}, {"max-tokens": 50})
     eight = Chain(*({} for _ in range(8)))
     many = Chain({"model-in": [bytes([n]) * 32 for n in range(64)]})
-    longest = of_length(MAX_BYTES)
+    longest, later = of_length(MAX_BYTES), Chain(ONE_STEWARD, {"total-uj": 5})
     yield "one", small.open(), small.id, "One block, open."
     yield "one-closed", small.closed(), small.id, "The same, closed: the same id."
     yield "three", THREE.open(), THREE.id, "Three blocks, open."
@@ -90,6 +90,7 @@ def good() -> Iterator[tuple[str, bytes, bytes, str]]:
     yield "every-caveat", every.open(), every.id, "Every caveat there is, and one that there is not."
     yield "eight", eight.open(), eight.id, "As many blocks as there may be."
     yield "list-64", many.open(), many.id, "A list of 64."
+    yield "total-later", later.open(), later.id, "A total, and the one steward in a block before."
     yield "longest", longest.open(), longest.id, "4096 bytes."
     yield "widened", wider.open(), wider.id, "A later block that states more. It is well-formed, and widens nothing."
 
@@ -110,6 +111,7 @@ ENCODING = [
     ("too-long", whole([FIRST] * 24, A), "More than 4096 bytes."),
     ("long", of_length(MAX_BYTES + 1).open(), "4097 bytes, and nothing else is wrong."),
     ("envelope", FIRST, "A block, and no grant."),
+    ("array", array([]), "An array, where a map is due."),
     ("null", mapping([(text("blocks"), array([bstr(FIRST)])), (text("secret"), NULL)]), "Null, where a secret may be."),
 ]  # fmt: skip
 SCHEMA = [
@@ -261,6 +263,7 @@ def texts(group: Group) -> None:
         ("prefix-2", "mg2_" + good[4:], "Another version."),
         ("padded", padded, "Padding."),
         ("plain-base64", "mg1_+/+/", "The other alphabet."),
+        ("letter", "mg1_AB.D", "A letter of no alphabet."),
         ("one-over", "mg1_AAAAA", "A character that holds no byte."),
         ("spare-bits", "mg1_AB", "Bits that no byte has."),
     ):
