@@ -234,6 +234,7 @@ def _into_a_copy(scratch: str) -> None:
     phases = [phase for phase in hypothesis.Phase if phase not in (hypothesis.Phase.shrink, hypothesis.Phase.explain)]
     hypothesis.settings.register_profile("no-shrinking", phases=phases)
     hypothesis.settings.load_profile("no-shrinking")
+    sys.dont_write_bytecode = False
     for room in ROOMS.values():
         assert _passes(["--collect-only", *" ".join(room.all).split()])
     sys.dont_write_bytecode = True  # a mutant's would be taken for the module's
