@@ -8,6 +8,9 @@ from typing import Any
 
 from mesh.errors import SchemaError, TrustFileError
 
+_MAX_WHOLE = 2**63 - 1  # where the format's integers end
+_MAX_DIGITS = 100  # with zeros before them
+
 
 def add_caveat_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("caveats, all of which must hold; a list is made by giving a flag again")
@@ -41,7 +44,9 @@ def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def whole(text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number")
+    if len(text) > _MAX_DIGITS or int(text) > _MAX_WHOLE:
+        raise argparse.ArgumentTypeError(f"{text[:80]} is over 2^63-1")
     return int(text)
 
 

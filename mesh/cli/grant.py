@@ -13,15 +13,25 @@ from mesh.cli.caveats import add_caveat_flags, caveats_of, digest, moment, stewa
 from mesh.cli.chat import DEFAULT_URL
 from mesh.cli.console import emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED
-from mesh.cli.newfile import PRIVATE, write_new
+from mesh.cli.newfile import PRIVATE, check_new, write_new
+from mesh.cli.revoked import add_revoked
 from mesh.cli.trust import add_trust_flag, read_trust
-from mesh.errors import UsageError
+from mesh.errors import SchemaError, UsageError
 
 if TYPE_CHECKING:
     from mesh.grant.chain import Chain
     from mesh.grant.frame import Frame
 
 _NS_PER_S = 10**9
+_MAX_NAME_CHARS = 255
+# What describes a serve, by its name in the frame, and what is taken of one that nothing is said of.
+_FRAME_FLAGS = {
+    "recipe": "recipe_id", "backend": "backend_id", "weights": "weights_digest", "fidelity": "fidelity",
+    "prompt": "prompt_tokens", "answer": "max_tokens", "uj": "est_uj",
+}  # fmt: skip
+_LEAST = {
+    "recipe_id": "-", "backend_id": "/".join(["none"] * 6), "fidelity": 0, "prompt_tokens": 0, "max_tokens": 1,
+}  # fmt: skip
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -77,12 +87,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _add_frame_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the serve that would run")
     group.add_argument("--steward", type=steward, metavar="KEY", help="the gateway's key")
-    group.add_argument("--recipe", default="-", metavar="NAME", help="the model's name")
-    group.add_argument("--backend", default="/".join(["none"] * 6), metavar="ID", help="the backend's id")
+    group.add_argument("--recipe", metavar="NAME", help="the model's name")
+    group.add_argument("--backend", metavar="ID", help="the backend's id")
     group.add_argument("--weights", type=digest, metavar="b3:HEX", help="its weights digest")
-    group.add_argument("--fidelity", type=whole, default=0, metavar="0..3", help="its rating (0)")
-    group.add_argument("--prompt", type=whole, default=0, metavar="N", help="tokens of the prompt (0)")
-    group.add_argument("--answer", type=whole, default=1, metavar="N", help="tokens of the answer, at most (1)")
+    group.add_argument("--fidelity", type=whole, metavar="0..3", help="its rating (0)")
+    group.add_argument("--prompt", type=whole, metavar="N", help="tokens of the prompt (0)")
+    group.add_argument("--answer", type=whole, metavar="N", help="tokens of the answer, at most (1)")
     group.add_argument("--uj", type=whole, metavar="N", help="its worst case in microjoules")
     parser.add_argument("--at", type=moment, metavar="TIME", help="the time, 2026-11-30T08:00:00Z (now)")
     parser.add_argument("--leeway", type=whole, default=2, metavar="S", help="seconds between clocks (2)")
@@ -90,11 +100,15 @@ def _add_frame_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_issue(args: argparse.Namespace) -> int:
-    from mesh.grant.making import issue
+    from mesh.grant.making import check, issue
     from mesh.schema.ids import steward_text
     from mesh.steward import keys
 
     caveats = caveats_of(args)
+    # what cannot be given out leaves no key behind
+    check(caveats)
+    if args.out is not None:
+        check_new(args.out)
     key = keys.load_or_create(args.key)
     data = issue(key, caveats, random=os.urandom)
     if not caveats:
@@ -106,7 +120,11 @@ def run_issue(args: argparse.Namespace) -> int:
 def run_attenuate(args: argparse.Namespace) -> int:
     from mesh.grant.making import attenuate
 
-    return _hand_over(attenuate(_read(args.grant), caveats_of(args), random=os.urandom), args)
+    caveats = caveats_of(args)
+    data = attenuate(_read(args.grant), caveats, random=os.urandom)
+    if not caveats:
+        note("this block states no caveat: it admits all that the grant admitted")
+    return _hand_over(data, args)
 
 
 def run_close(args: argparse.Namespace) -> int:
@@ -138,6 +156,9 @@ def run_check(args: argparse.Namespace) -> int:
     chain.check_issuer(trust, now_ns)
     revoked = frozenset() if args.revoked is None else parse_revoked(args.revoked.read_bytes())
     if args.steward is None:
+        given = [name for name in _FRAME_FLAGS if getattr(args, name) is not None]
+        if given:
+            raise UsageError(f"--{given[0]} describes a serve, which needs a --steward to be decided")
         refusals = tuple(
             Refusal(n, block.id, REVOKED, None, None) for n, block in enumerate(chain.blocks) if block.id in revoked
         )
@@ -154,9 +175,12 @@ def run_check(args: argparse.Namespace) -> int:
 
 def run_balance(args: argparse.Namespace) -> int:
     from mesh.cli.client import Gateway
+    from mesh.grant.chain import verify_unvouched
     from mesh.grant.text import grant_text
 
-    told = Gateway(args.url, grant_text(_bytes(args.grant))).get_json("/mesh/v1/grant/balance")
+    data = _bytes(args.grant)
+    verify_unvouched(data)  # what is none is sent nowhere
+    told = Gateway(args.url, grant_text(data)).get_json("/mesh/v1/grant/balance")
     if not isinstance(told, dict) or not isinstance(told.get("totals"), list):
         raise ConnectionError(f"{args.url}: the answer is no balance")
     if args.json:
@@ -174,21 +198,12 @@ def run_balance(args: argparse.Namespace) -> int:
 
 
 def run_revoke(args: argparse.Namespace) -> int:
-    from mesh.grant.revocation import parse_revoked
-
     chain = _read(args.grant)
     number = len(chain.blocks) - 1 if args.block is None else args.block
     if number >= len(chain.blocks):
         raise UsageError(f"--block {number}: the grant has blocks 0 to {len(chain.blocks) - 1}")
     block_id = chain.blocks[number].id
-    before = args.list.read_bytes() if args.list.exists() else b""
-    known = block_id in parse_revoked(before)  # a list that is not one is not written to
-    if not known:
-        ended = before if before.endswith(b"\n") or not before else before + b"\n"
-        # a gateway reads it at any time: it is replaced whole
-        part = args.list.with_name(f".{args.list.name}.{os.getpid()}")
-        write_new(part, [ended, f"{block_id.text}\n".encode()])
-        part.replace(args.list)
+    known = not add_revoked(args.list, block_id)
     if args.json:
         emit({"block_id": block_id.text, "block": number, "list": str(args.list), "already": known})
     else:
@@ -221,8 +236,14 @@ def _bytes(given: str) -> bytes:
     if given == "-":
         given = sys.stdin.read(MAX_TEXT_CHARS + 2)
     elif not given.startswith(PREFIX):
-        with open(given, encoding="utf-8", errors="replace") as file:
-            given = file.read(MAX_TEXT_CHARS + 2)
+        try:
+            with open(given, encoding="utf-8", errors="replace") as file:
+                given = file.read(MAX_TEXT_CHARS + 2)
+        except OSError:
+            # a grant with something before it, or whatever is too long for a file's name, may be a secret still
+            if not given or PREFIX in given.lower() or len(given) > _MAX_NAME_CHARS:
+                raise UsageError("GRANT: neither the text of a grant nor a file that can be read") from None
+            raise
     return grant_from_text(given.strip())
 
 
@@ -233,12 +254,14 @@ def _read(given: str) -> Chain:
 
 
 def _frame(args: argparse.Namespace, now_ns: int) -> Frame:
+    """Raises UsageError for what no serve can be: that is not for the grant to refuse."""
     from mesh.grant.frame import Frame
 
-    return Frame.of(
-        steward=args.steward, recipe_id=args.recipe, backend_id=args.backend, fidelity=args.fidelity,
-        prompt_tokens=args.prompt, max_tokens=args.answer, now_ns=now_ns, weights_digest=args.weights, est_uj=args.uj,
-    )  # fmt: skip
+    given = {name: getattr(args, flag) for flag, name in _FRAME_FLAGS.items() if getattr(args, flag) is not None}
+    try:
+        return Frame.of(**{**_LEAST, **given, "steward": args.steward, "now_ns": now_ns})
+    except SchemaError as e:
+        raise UsageError(f"the serve that would run: {str(e).removeprefix('frame: ')}") from None
 
 
 def _say_chain(told: dict[str, Any]) -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 PUBLIC = 0o644
 PRIVATE = 0o600  # disclosures hold prompts and answers
+
+
+def check_new(path: Path) -> None:
+    """Raises OSError where `write_new` would, as far as that can be known without writing."""
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    if not stat.S_ISDIR(os.stat(path.parent).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent))
 
 
 def write_new(path: Path, chunks: Iterable[bytes], *, mode: int = PUBLIC) -> None:

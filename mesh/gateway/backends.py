@@ -19,11 +19,13 @@ from mesh.errors import (
     Overloaded,
     Refused,
     UsageError,
+    WeightsChanged,
 )
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.openai import Call
 from mesh.gateway.preparing import Prepared, prepare
 from mesh.gateway.room import Room
+from mesh.grant.decision import NOTHING_USED, Used
 from mesh.grant.terms import Terms
 from mesh.identity.mismatch import explain, listed
 from mesh.identity.shard import ShardIdentity
@@ -158,7 +160,8 @@ class Backends:
         if not backends:
             raise EngineUnavailable(f"every backend of {call.model!r} was tried")
         if grant is not None:
-            backends = self._granted(backends, grant, call.max_tokens or 1)
+            used = await self._steward.used_up(grant)
+            backends = await _unchanged(self._granted(backends, grant, call.max_tokens or 1, used))
         taken_out = {backend.name: why for backend in backends if (why := backend.taken_out) is not None}
         if len(taken_out) == len(backends):
             raise next(iter(taken_out.values()))
@@ -195,9 +198,11 @@ class Backends:
                     raise
             return Placed(one, admitted, backend)
 
-    def _granted(self, backends: Sequence[Backend], grant: Terms, max_tokens: int) -> list[Backend]:
+    def _granted(
+        self, backends: Sequence[Backend], grant: Terms, max_tokens: int, used: Used = NOTHING_USED
+    ) -> list[Backend]:
         """Those that the grant may admit. Raises GrantRefused, without a question to any engine, where it is none."""
-        refused = [self._steward.refusal(backend.engine, grant, max_tokens=max_tokens) for backend in backends]
+        refused = [self._steward.refusal(each.engine, grant, max_tokens=max_tokens, used=used) for each in backends]
         admitted = [backend for backend, why in zip(backends, refused, strict=True) if why is None]
         for why in refused:
             if why is not None and not admitted:
@@ -262,6 +267,25 @@ class Backends:
                 self._prompt_kinds.clear()  # of processes that are gone
             self._prompt_kinds[engine.process] = kind
         return kind
+
+
+async def _unchanged(backends: Sequence[Backend]) -> list[Backend]:
+    """Those whose weights are still what a grant was held against: asked before an engine reads a word of the prompt.
+    One that is away for another reason may be back when its turn comes. Raises WeightsChanged where none is left."""
+    changed: WeightsChanged | None = None
+    left: list[Backend] = []
+    for backend in backends:
+        try:
+            await backend.engine.ready()
+        except WeightsChanged as e:
+            changed = changed or e
+            continue
+        except EngineUnavailable:
+            pass
+        left.append(backend)
+    if changed is not None and not left:
+        raise changed
+    return left
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,20 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from mesh.errors import Forbidden, Invalid, Unauthorized, UntrustedSteward, UsageError
+from mesh.errors import Forbidden, Invalid, ModelFileError, Unauthorized, UntrustedSteward, UsageError
 from mesh.gateway.auth import Credential
 from mesh.grant.chain import Chain, verify_grant
 from mesh.grant.decision import DEFAULT_LEEWAY_NS, REVOKED, Refusal
 from mesh.grant.revocation import parse_revoked
 from mesh.grant.terms import Terms
 from mesh.grant.text import PREFIX, grant_from_text
+from mesh.identity.files import FileIdentity, open_regular
 from mesh.schema.limits import MAX_REVOCATION_FILE_BYTES
 from mesh.schema.trust import Trust
 
 log = logging.getLogger("mesh.gateway")
 
+_SETTLED_NS = 2 * 10**9  # coarser than the times of any file system
 _CACHED = 4096  # checked grants, of which each takes some kilobytes
 
 
@@ -32,7 +34,7 @@ class Revocations:
     def __init__(self, path: Path) -> None:
         """Raises UsageError or OSError where the list cannot be read now."""
         self._path = path
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: FileIdentity | None = None
         self._ids: frozenset[bytes] | None = None
         self._read()
 
@@ -52,12 +54,18 @@ class Revocations:
         return self._ids
 
     def _read(self) -> None:
-        status = self._path.stat()
-        seen = (status.st_ino, status.st_size, status.st_mtime_ns)
-        if seen != self._seen:
-            with self._path.open("rb") as file:
-                self._ids = parse_revoked(file.read(MAX_REVOCATION_FILE_BYTES + 1))
-            self._seen = seen
+        seen = FileIdentity.of(self._path)
+        if seen == self._seen:
+            return
+        try:
+            with open_regular(self._path) as file:  # a pipe would hold the gateway up
+                data = file.read(MAX_REVOCATION_FILE_BYTES + 1)
+        except ModelFileError as e:
+            raise UsageError(f"revocation list: {e}") from None
+        self._ids = parse_revoked(data)
+        # a file written twice within one tick of its clock has one time: what is this new is read again
+        age_ns = time.time_ns() - max(seen.mtime_ns, seen.ctime_ns)
+        self._seen = seen if abs(age_ns) > _SETTLED_NS else None
 
 
 class GrantTokens:

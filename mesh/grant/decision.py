@@ -20,7 +20,7 @@ REVOKED = "revoked"
 
 Used = Mapping[tuple[bytes, str], int]
 """What is settled and reserved of each total, by block id and caveat; absent is 0."""
-_NOTHING: Used = {}
+NOTHING_USED: Used = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def decide(
     chain: Chain,
     frame: Frame,
     *,
-    used: Used = _NOTHING,
+    used: Used = NOTHING_USED,
     revoked: Collection[bytes] = frozenset(),
     leeway_ns: int = DEFAULT_LEEWAY_NS,
 ) -> Decision:

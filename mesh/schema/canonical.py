@@ -7,7 +7,8 @@ exactly what `encode` would write are refused: a digest is a name only while a v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn, cast
 
 import cbor2
@@ -56,7 +57,7 @@ def encode_ordered(value: dict[str, Any]) -> bytes:
 def decode(data: bytes, *, max_bytes: int) -> Any:
     """The value that `data` is the canonical encoding of. Raises EncodingError for anything else, trailing bytes and
     inputs longer than `max_bytes` included."""
-    value = _load(data, max_bytes, object_hook=_in_order, allow_indefinite=False, allow_duplicate_keys=False)
+    value = _load(data, max_bytes, _loads_in_order)
     _check_types(value, 0)
     if cbor2.dumps(value) != data:
         raise EncodingError("not the canonical encoding: a wider head or trailing bytes")
@@ -72,20 +73,20 @@ def decode_map(data: bytes, *, max_bytes: int) -> dict[str, Any]:
 
 def parse(data: bytes, *, max_bytes: int) -> Any:
     """Bounded parsing without any canonical check, for structures (COSE) that have one of their own."""
-    return _load(data, max_bytes, allow_duplicate_keys=False)
+    return _load(data, max_bytes, _loads_any)
 
 
 def parse_unchecked(data: bytes, *, max_bytes: int) -> Any:
     """Bounded parsing for a caller who compares `data` with the encoding of what comes out, which finds every other
     spelling of it: of two equal keys, say, only one comes out."""
-    return _load(data, max_bytes, allow_indefinite=False)
+    return _load(data, max_bytes, _loads_definite)
 
 
-def _load(data: bytes, max_bytes: int, **options: Any) -> Any:
+def _load(data: bytes, max_bytes: int, loads: Callable[[bytes], Any]) -> Any:
     if len(data) > max_bytes:
         raise EncodingError(f"too long: {len(data)} bytes, at most {max_bytes}")
     try:
-        return cbor2.loads(data, max_depth=MAX_DEPTH, semantic_decoders=_NO_TAGS, **options)
+        return loads(data)
     except (cbor2.CBORError, ValueError, OverflowError, TypeError, LookupError, RecursionError, MemoryError) as e:
         raise EncodingError(f"malformed cbor: {_reason(e)}") from None
 
@@ -98,6 +99,12 @@ def _in_order(mapping: Mapping[Any, Any], _: bool) -> Mapping[Any, Any]:
     if keys != sorted(keys, key=key_order):
         raise EncodingError("map keys are not in canonical order")
     return mapping
+
+
+_loads = partial(cbor2.loads, max_depth=MAX_DEPTH, semantic_decoders=_NO_TAGS)
+_loads_any = partial(_loads, allow_duplicate_keys=False)
+_loads_definite = partial(_loads, allow_indefinite=False)
+_loads_in_order = partial(_loads_any, object_hook=_in_order, allow_indefinite=False)
 
 
 def _reason(error: BaseException) -> str:

@@ -22,6 +22,7 @@ NO_HEADER = b"\xa0"
 
 _TAG_SIGN1 = b"\xd2\x84"
 _SIGNATURE_HEAD = b"\x58\x40"
+_CONTEXT = b"\x84\x6aSignature1"
 
 Parts = tuple[bytes, Mapping[Any, Any], bytes, bytes]
 """Protected header, unprotected header, payload, signature."""
@@ -97,8 +98,9 @@ def canonical_header(value: Any) -> bytes:
 
 def to_be_signed(protected: bytes, payload: bytes, external_aad: bytes = b"") -> bytes:
     """RFC 9052 section 4.4: ["Signature1", protected, external_aad, payload]."""
-    parts = (_bstr_head(protected), protected, _bstr_head(external_aad), external_aad, _bstr_head(payload), payload)
-    return b"\x84\x6aSignature1" + b"".join(parts)
+    head = _bstr_head
+    parts = (_CONTEXT, head(protected), protected, head(external_aad), external_aad, head(payload), payload)
+    return b"".join(parts)
 
 
 def assemble(protected: bytes, unprotected: bytes, payload: bytes, signature: bytes) -> bytes:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import cbor2
 import nacl.bindings
 import nacl.exceptions
+from nacl.bindings import crypto_sign_open
 
 from mesh.errors import (
     CanonicalError,
@@ -50,28 +51,34 @@ Statement = Receipt | Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """What an envelope type holds: its value, the kind of its id, the subject that its header must name, and the field
-    with the time that its key must have been trusted at."""
+    """What an envelope type holds: its value, the subject that its header must name, and the field with the time that
+    its key must have been trusted at."""
 
     value: type[Statement]
-    kind: Kind
     subject: Callable[[Any], str]
     at_ns: Callable[[Any], int]
 
 
 TYPES = {
-    RECEIPT_TYPE: _Type(Receipt, "receipt", lambda receipt: receipt.engine.recipe_id, attrgetter("ended_ns")),
-    CHECKPOINT_TYPE: _Type(Checkpoint, "checkpoint", lambda checkpoint: "checkpoint", attrgetter("at_ns")),
+    RECEIPT_TYPE: _Type(Receipt, lambda receipt: receipt.engine.recipe_id, attrgetter("ended_ns")),
+    CHECKPOINT_TYPE: _Type(Checkpoint, lambda checkpoint: "checkpoint", attrgetter("at_ns")),
 }
+
+_KINDS: dict[type[Statement], Kind] = {Receipt: "receipt", Checkpoint: "checkpoint"}
 
 
 class Sealed(NamedTuple):
-    """A signed or checked envelope: its value, the id of the exact payload bytes, and the bytes to store, without
-    unprotected headers."""
+    """A signed or checked envelope: its value, the exact payload bytes, and the bytes to store, without unprotected
+    headers."""
 
     value: Any
-    id: ContentId
+    payload: bytes
     envelope: bytes
+
+    @property
+    def id(self) -> ContentId:
+        """What names the payload. Made when it is asked for: a check does without."""
+        return ContentId.of_canonical(_KINDS[type(self.value)], self.payload)
 
 
 class SigningKey:
@@ -105,7 +112,7 @@ def seal(value: Statement, key: SigningKey) -> Sealed:
     protected = _protected_header(content_type, key.public, kind.subject(value))
     signature = key.sign(cose.to_be_signed(protected, payload))
     envelope = cose.assemble(protected, cose.NO_HEADER, payload, signature)
-    return Sealed(value, ContentId.of_canonical(kind.kind, payload), envelope)
+    return Sealed(value, payload, envelope)
 
 
 def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
@@ -139,7 +146,7 @@ def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
     if isinstance(trust, Trust):
         trust.check_time(header.kid, kind.at_ns(value))
     stored = data if not unprotected else cose.assemble(protected, cose.NO_HEADER, payload, signature)
-    return Sealed(value, ContentId.of_canonical(kind.kind, payload), stored)
+    return Sealed(value, payload, stored)
 
 
 def verify_signature(key: bytes, message: bytes, signature: bytes) -> None:
@@ -147,7 +154,7 @@ def verify_signature(key: bytes, message: bytes, signature: bytes) -> None:
     Raises SignatureError."""
     check_public_key(key)
     try:
-        nacl.bindings.crypto_sign_open(signature + message, key)
+        crypto_sign_open(signature + message, key)
     except (nacl.exceptions.CryptoError, ValueError, TypeError):
         raise SignatureError("signature does not hold") from None
 

@@ -106,7 +106,7 @@ class Value(msgspec.Struct, metaclass=_ValueType):
         return fields
 
     def to_cbor(self) -> bytes:
-        return canonical.encode_ordered(self.to_map())
+        return canonical.encode_ordered(msgspec.to_builtins(self, builtin_types=_AS_CBOR))
 
 
 def fits(text: object, kind: Any) -> bool:

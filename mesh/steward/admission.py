@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from mesh.engine.protocol import ServingEngine
 from mesh.errors import EngineUnavailable, GrantRefused, MeshError, NoCandidate, Overloaded
-from mesh.grant.decision import Decision
+from mesh.grant.decision import Decision, Used
 from mesh.grant.draw import Draw
 from mesh.grant.frame import Frame
 from mesh.grant.terms import Terms
@@ -39,11 +39,12 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The terms that a request comes under, at `steward` and `now_ns`."""
+    """The terms that a request comes under, at `steward` and `now_ns`; `used` is what may be known of its totals."""
 
     terms: Terms
     steward: bytes
     now_ns: int
+    used: Used = field(default_factory=dict)
 
     def decide(
         self, engine: ServingEngine, prompt_tokens: int, max_tokens: int, est_uj: int | None
@@ -52,7 +53,7 @@ class Grant:
             engine, steward=self.steward, now_ns=self.now_ns, prompt_tokens=prompt_tokens, max_tokens=max_tokens,
             est_uj=est_uj,
         )  # fmt: skip
-        return frame, self.terms.decide(frame)
+        return frame, self.terms.decide(frame, used=self.used)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from blake3 import blake3
 from mesh.engine.protocol import ServingEngine
 from mesh.errors import EngineError, GrantRefused, LedgerUnwritable, WeightsChanged
 from mesh.grant.caveats import TOTAL_UJ
+from mesh.grant.decision import NOTHING_USED, Used
 from mesh.grant.terms import Terms
 from mesh.ledger import Entry, Idempotency, Intent, Kept, Ledger, LedgerReader, Position
 from mesh.meter.metering import Counted, Metering
@@ -132,11 +133,21 @@ class Steward:
         """`admit`, where each backend has its own reading of the request. Raises Overloaded too."""
         return await admit(offers, caller=caller, costs=self.costs, standing=standing, grant=self._granted(grant))
 
-    def refusal(self, engine: ServingEngine, grant: Terms, *, max_tokens: int) -> GrantRefused | None:
+    async def used_up(self, grant: Terms) -> Used:
+        """What is used of those of the grant's totals of which nothing is left now, whatever a serve would need. Where
+        there is something, it is decided when it is known how much that is."""
+        limits = grant.totals
+        if not limits:
+            return NOTHING_USED
+        totals = await asyncio.to_thread(self.reader.totals, {block_id for block_id, _ in limits})
+        return {name: total.used for name, total in totals.items() if total.used >= limits.get(name, total.used + 1)}
+
+    def refusal(
+        self, engine: ServingEngine, grant: Terms, *, max_tokens: int, used: Used = NOTHING_USED
+    ) -> GrantRefused | None:
         """Why the grant admits no serve of so many tokens on this engine, however short the prompt is; None where it
         may. Asks nothing of the engine."""
-        bound = self._granted(grant)
-        assert bound is not None
+        bound = Grant(grant, self._key.public, self._clock_ns(), used)
         cost = engine.est_uj_per_token
         decision = bound.decide(engine, 0, max_tokens, None if cost is None else cost * max_tokens)[1]
         # what an engine costs may be known from its receipts alone, and that is asked later

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import stat
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from mesh.cli.revoked import add_revoked
 from mesh.engine.reference import ReferenceEngine
 from mesh.gateway.app import Gateway
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.grants import GrantTokens, Revocations
+from mesh.grant.revocation import parse_revoked
 from mesh.grant.text import PREFIX
 from mesh.schema.ids import ContentId, steward_text
+from mesh.schema.limits import MAX_REVOCATION_FILE_BYTES
 from mesh.schema.trust import Trust, trusted_key
 from tests.support.stewards import KEY, running
 
@@ -98,6 +103,65 @@ def test_caveats_that_cannot_stand_are_refused(mesh, key, flags, why):
     result = mesh("grant", "issue", "--key", key, *flags)
     assert result.code == 10
     assert why in result.err
+    assert not key.parent.exists()
+
+
+def test_a_grant_that_cannot_be_written_leaves_no_key_behind(mesh, key, tmp_path):
+    there = tmp_path / "there"
+    there.write_text("ours")
+    for out, why in ((there, "file exists"), (tmp_path / "no" / "folder", "no such file"), (there / "x", "not a dir")):
+        result = mesh("grant", "issue", "--key", key, "--out", out)
+        assert result.code == 3
+        assert why in result.err
+    assert not key.parent.exists()
+    assert there.read_text() == "ours"
+
+
+NO_GRANTS = {
+    "nothing": ("", 2), "a directory": (".", 3), "an empty file": ("/dev/null", 10), "no file": ("nowhere", 3),
+    "a header": ("Bearer mg1_secret", 2), "quoted": ("'mg1_secret'", 2), "in capitals": ("MG1_SECRET", 2),
+    "too long for a name": ("secret" * 100, 2), "no base64": ("mg1_!secret", 10), "no bytes": ("mg1_", 10),
+    "no grant": ("mg1_AAAA", 10),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("action", ["attenuate", "close", "inspect", "check", "balance", "revoke"])
+@pytest.mark.parametrize(("given", "code"), NO_GRANTS.values(), ids=list(NO_GRANTS))
+def test_what_is_no_grant_is_told_and_not_repeated(mesh, tmp_path, stranger, action, given, code):
+    more = {"check": ["--trust", stranger], "revoke": ["--list", tmp_path / "list"]}.get(action, [])
+    result = mesh("grant", action, given, *more)
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith("mesh grant: ")
+    assert "secret" not in result.err.lower()
+    assert list(tmp_path.iterdir()) == []
+
+
+NO_SERVES = {
+    "fidelity": ("--fidelity", "4"), "answer": ("--answer", "0"), "prompt": ("--prompt", str(2**31)),
+    "energy": ("--uj", str(2**63)), "backend": ("--backend", "x"), "recipe": ("--recipe", ""),
+    "weights": ("--weights", "b3:00"), "number": ("--answer", "9" * 5000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", NO_SERVES.values(), ids=list(NO_SERVES))
+def test_what_no_serve_can_be_is_wrong_usage_and_no_refusal(mesh, key, flags):
+    grant, issuer = issued(mesh, key)
+    result = mesh("grant", "check", grant, "--trust", issuer, "--steward", STEWARD, *flags)
+    assert (result.code, result.out) == (2, "")
+    assert len(result.err) < 300
+
+
+def test_a_serve_is_decided_for_a_steward_or_not_at_all(mesh, key):
+    grant, issuer = issued(mesh, key, "--max-tokens", "5")
+    result = mesh("grant", "check", grant, "--trust", issuer, "--answer", "50")
+    assert (result.code, result.out) == (2, "")
+    assert "--answer describes a serve, which needs a --steward" in result.err
+
+
+def test_a_block_that_narrows_nothing_says_so(mesh, key):
+    grant, _ = issued(mesh, key, "--max-tokens", "50")
+    assert "states no caveat" in mesh("grant", "attenuate", grant).err
+    assert mesh("grant", "attenuate", grant, "--max-tokens", "50").err == ""
 
 
 def test_attenuate_and_close_work_on_text_file_and_stdin(mesh, key, tmp_path, monkeypatch):
@@ -166,6 +230,42 @@ def test_revoke_writes_a_list_that_check_reads(mesh, key, tmp_path):
     assert mesh("grant", "revoke", child, "--list", revoked).code == 2
     assert revoked.read_text() == "nonsense"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_revoke_keeps_the_lists_mode_and_its_links(mesh, key, tmp_path):
+    grant, _ = issued(mesh, key)
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("# ours\n")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    assert mesh("grant", "revoke", grant, "--list", link).code == 0
+    assert link.is_symlink()
+    assert real.read_text().startswith("# ours\nb3:")
+    assert stat.S_IMODE(real.stat().st_mode) == 0o640
+
+
+def test_a_list_that_is_none_or_would_be_too_long_is_left_alone(mesh, key, tmp_path):
+    grant, _ = issued(mesh, key)
+    pipe, full = tmp_path / "pipe", tmp_path / "full"
+    os.mkfifo(pipe)
+    full.write_bytes(b"#" * MAX_REVOCATION_FILE_BYTES)
+    for path, why in ((pipe, "not a regular file"), (tmp_path, "not a regular file"), (full, "no gateway reads")):
+        result = mesh("grant", "revoke", grant, "--list", path)
+        assert result.code == 2
+        assert why in result.err
+    assert full.stat().st_size == MAX_REVOCATION_FILE_BYTES
+    assert mesh("grant", "revoke", grant, "--list", tmp_path / "no" / "list").code == 3
+    assert not (tmp_path / "no").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "keys", "pipe"]
+
+
+def test_of_revocations_at_once_none_is_lost(tmp_path):
+    path = tmp_path / "revoked"
+    ids = [ContentId(bytes([n]) * 32) for n in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda block_id: add_revoked(path, block_id), ids))
+    assert parse_revoked(path.read_bytes()) == set(ids)
+    assert [one.name for one in tmp_path.iterdir()] == ["revoked"]
 
 
 @pytest.fixture

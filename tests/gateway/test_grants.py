@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import time
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import openai
 import pytest
 from blake3 import blake3
 
-from mesh.engine.reference import ReferenceEngine
 from mesh.errors import Unauthorized, UsageError, WeightsChanged
-from mesh.gateway.app import Gateway
-from mesh.gateway.backends import Route
-from mesh.gateway.config import GatewayConfig
 from mesh.gateway.grants import GrantTokens, Revocations
-from mesh.grant.chain import Chain, verify_grant
-from mesh.grant.making import attenuate, close, issue
+from mesh.grant.making import attenuate, close
 from mesh.grant.terms import Terms
-from mesh.grant.text import grant_from_text, grant_text
+from mesh.grant.text import grant_text
 from mesh.ledger import Ledger, Total
 from mesh.meter.metering import Metering
 from mesh.schema.envelope import RECEIPT_TYPE, SigningKey, verify
@@ -31,34 +24,16 @@ from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity
 from mesh.schema.trust import Trust, Window
 from mesh.steward.steward import Steward
-from tests.gateway.serving import CHAT, DECIDE, Deciding, House, Reply, ask, question
+from tests.gateway.granting import ISSUER, ONE, STEWARD, TWO, Counting, chain_of, granting, post, token
+from tests.gateway.serving import DECIDE, Deciding, question
 from tests.support.stewards import KEY, PROMPT, Client, request, running
 
-ISSUER = SigningKey(b"\x21" * 32)
-ONE, TWO = ContentId(b"\x01" * 32), ContentId(b"\x02" * 32)
-STEWARD: dict[str, Any] = {"steward-in": [KEY.public]}
 NOW_NS = 1_790_000_000_000_000_000
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "state"
-
-
-class Counting(ReferenceEngine):
-    """Remembers what it was asked to do."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.asked: list[str] = []
-
-    async def render(self, messages: Any) -> str:
-        self.asked.append("render")
-        return await super().render(messages)
-
-    async def serve(self, request: Any, prompt: Any, sink: Any) -> Any:
-        self.asked.append("serve")
-        return await super().serve(request, prompt, sink)
 
 
 class OtherWeights(Counting):
@@ -70,47 +45,6 @@ class OtherWeights(Counting):
             return await super().serve(request, prompt, sink)
         finally:
             self.weights_digest = promised
-
-
-def token(*caveats: dict[str, Any], key: SigningKey = ISSUER) -> str:
-    data = issue(key, caveats[0] if caveats else {}, random=os.urandom)
-    for more in caveats[1:]:
-        data = attenuate(verify_grant(data, {key.public}), more, random=os.urandom)
-    return grant_text(data)
-
-
-def chain_of(text: str) -> Chain:
-
-    return verify_grant(grant_from_text(text), {ISSUER.public})
-
-
-@asynccontextmanager
-async def granting(
-    folder: Path,
-    *engines: ReferenceEngine,
-    revoked: Path | None = None,
-    keys: Sequence[str] = (),
-    **options: Any,
-) -> AsyncIterator[House]:
-    engines = engines or (Counting(weights_digest=ONE, est_uj_per_token=1),)
-    revocations = None if revoked is None else Revocations(revoked)
-    async with running(folder) as steward:
-        tokens = GrantTokens(Trust.always([ISSUER.public]), revocations=revocations, **options)
-        routes = [Route(("any",))] * len(engines)
-        gateway = Gateway(steward, engines, GatewayConfig(), keys=keys, authenticators=[tokens], routes=routes)
-        port = await gateway.start("127.0.0.1", 0)
-        url = f"http://127.0.0.1:{port}"
-        try:
-            async with aiohttp.ClientSession(url) as http:
-                yield House(url, port, steward, gateway, http)
-        finally:
-            await gateway.stop()
-            for engine in engines:
-                await engine.close()
-
-
-async def post(house: House, grant: str, path: str = CHAT, **fields: Any) -> Reply:
-    return await house.post(ask(**fields), path=path, Authorization=f"Bearer {grant}")
 
 
 def test_a_grant_serves_as_an_openai_key_and_the_receipt_names_it(folder):
@@ -379,6 +313,39 @@ def test_a_list_that_cannot_be_read_stops_every_grant(folder, tmp_path, caplog):
             assert str(listed) not in (await post(house, grant)).error["message"]
             listed.write_text("")
             assert (await post(house, grant)).status == 200
+
+    asyncio.run(run())
+
+
+def test_a_list_changed_twice_within_one_tick_of_its_clock_is_read_twice(tmp_path):
+    """The same size, inode and time: nothing but the content says that it is another."""
+    listed = tmp_path / "revoked"
+    listed.write_text(f"{ONE}\n")
+    before = listed.stat()
+    revocations = Revocations(listed)
+    assert revocations.current() == {ONE}
+
+    listed.write_text(f"{TWO}\n")
+    os.utime(listed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert revocations.current() == {TWO}
+
+
+def test_a_pipe_is_no_list_and_holds_nobody_up(tmp_path):
+    listed = tmp_path / "revoked"
+    os.mkfifo(listed)
+    with pytest.raises(UsageError, match="not a regular file"):
+        Revocations(listed)
+
+
+def test_a_clocks_leeway_is_a_setting(folder):
+    async def run():
+        grant = token({"not-after": time.time_ns() - 60 * 10**9})
+        for leeway_s, status in ((2, 403), (3600, 200)):
+            async with granting(folder / str(leeway_s), leeway_ns=leeway_s * 10**9) as house:
+                reply = await post(house, grant)
+                assert reply.status == status
+                if status == 403:
+                    assert reply.error["grant"]["caveat"] == "not-after"
 
     asyncio.run(run())
 

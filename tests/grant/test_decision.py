@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 
 from mesh.grant.caveats import CAVEATS, TOTALS
@@ -144,6 +146,14 @@ def test_totals_count_what_others_drew():
     assert (refusal.caveat, refusal.left) == ("total-tokens", 0)
     # what another block or another caveat drew is its own affair
     assert decide(grant, frame(), used={(second.id, "total-uj"): 9_999, (first.id, "total-tokens"): 9_999}).admitted
+
+
+def test_what_was_decided_stays_decided():
+    draw = Draw(0, bytes(32), "total-uj", 10, 5)
+    (refusal,) = decide(chain({"max-uj": 1}), frame()).refusals
+    for value, name in ((draw, "amount"), (refusal, "offered")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(value, name, 0)
 
 
 def test_a_refused_serve_draws_nothing():
