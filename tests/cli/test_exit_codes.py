@@ -26,6 +26,7 @@ from tests.support.tiny_gguf import write_tiny_gguf
 
 STEWARD = "ed25519:" + "07" * 32
 WEAK = "ed25519:01" + "00" * 31
+EARLY, LATE = "2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z"
 
 # Names are those of the fixture `place`; `none` does not exist, `new-...` is made by its case.
 # The command line, its exit code, and what it has to say: on stderr where it failed, else on either stream.
@@ -126,6 +127,8 @@ key backup --state state                                              | 2  | --o
 grant                                                                 | 2  | ACTION
 grant issue --key state/key --max-tokens 9                            | 0  | mg1_
 grant issue --key state/key --max-tokens 9 --out new-grant            | 0  | written to new-grant
+grant issue --key new-k --not-before {LATE} --not-after {EARLY}       | 2  | --not-before is after --not-after
+grant attenuate good.grant --not-before {LATE} --not-after {EARLY}    | 2  | --not-before is after --not-after
 grant issue --key state/key --out good.cbor                           | 3  | good.cbor: file exists
 grant issue --key new-issuer/key --total-uj 5                         | 10 | steward-in
 grant issue --key blank/key                                           | 3  | blank/key: malformed
@@ -194,7 +197,11 @@ serve --reference --state garbage --port 0                            | 3  | gar
 serve --reference --state closed --port 0                             | 3  | closed/key
 serve --reference --state damaged --port 0                            | 10 | damaged/ledger.sqlite
 serve --reference --state new-state-4 --host 0.0.0.0 --port 0         | 2  | '0.0.0.0' is not loopback
-serve --reference --state new-state-5 --port 65536                    | 2  | '65536' is not a port
+serve --reference --state new-state-5 --port 65536                    | 2  | '65536' is not a port, 0 to 65535
+serve --gguf garbage --slots 99999999999                              | 2  | 99999999999 is over 2147483647
+serve --reference --cpu-watts 99999999                                | 2  | 99999999 watts is over 1000000
+serve --reference --name '' --port 0                                  | 2  | --name ''
+serve --vllm ftp://x --port 0                                         | 2  | 'ftp://x' is not a url
 serve --reference --threads 2                                         | 2  | --threads
 serve --reference --no-flash-attention                                | 2  | --no-flash-attention
 serve --config none                                                   | 3  | none: no such file or directory
