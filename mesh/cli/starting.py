@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def check_files(spec: EngineSpec) -> None:
-    """Look at the names and files that `spec` holds, without loading one. Raises ModelFileError, UsageError or OSError."""
+    """Look at the names and files in `spec`, without loading one. Raises ModelFileError, UsageError or OSError."""
     check_words(spec)
     if isinstance(spec, ReferenceSpec):
         return

@@ -12,9 +12,12 @@ from mesh.cli.newfile import naming, write_new
 
 
 def test_a_full_disk_is_told_of_the_file_that_was_being_written() -> None:
-    with pytest.raises(OSError, match="No space left on device") as caught:
-        with naming("energy.svg"), open("/dev/full", "wb") as full:
-            full.write(b"x")
+    with (
+        pytest.raises(OSError, match="No space left on device") as caught,
+        naming("energy.svg"),
+        open("/dev/full", "wb") as full,
+    ):
+        full.write(b"x")
     assert caught.value.filename == "energy.svg"
 
 
