@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.errors import UsageError
-from mesh.schema.value import check_name
 
 if TYPE_CHECKING:
     from mesh.engine.gguf_described import GgufConfig
@@ -57,6 +56,8 @@ def check_words(spec: EngineSpec) -> None:
         elif name is None and spec.weights is not None:
             name, of = spec.weights.resolve().name, "model"
     if name is not None:
+        from mesh.schema.value import check_name
+
         check_name(name, of)
 
 

@@ -202,6 +202,9 @@ serve --gguf garbage --slots 99999999999                              | 2  | 999
 serve --reference --cpu-watts 99999999                                | 2  | 99999999 watts is over 1000000
 serve --reference --name '' --port 0                                  | 2  | --name ''
 serve --vllm ftp://x --port 0                                         | 2  | 'ftp://x' is not a url
+serve --vllm http://a..b --port 0                                     | 2  | 'http://a..b' is not a url
+serve --config keyed.toml --host a..b --port 0                        | 2  | host 'a..b' is no name of a host
+serve --config nul.toml                                               | 2  | is no name of a host
 serve --reference --threads 2                                         | 2  | --threads
 serve --reference --no-flash-attention                                | 2  | --no-flash-attention
 serve --config none                                                   | 3  | none: no such file or directory
@@ -271,6 +274,9 @@ def filled(place: Path, made) -> Path:
     grant = issue(KEY, {"max-tokens": 9}, random=bytes)
     (place / "good.grant").write_text(grant_text(grant) + "\n")
     (place / "unknown.toml").write_text('[gateway]\nprot = 1\n[[backend]]\nkind = "reference"\n')
+    keyed = f'[auth]\nkeys = ["b3:{"0" * 64}"]\n[state]\ndir = "new-keyed"\n[[backend]]\nkind = "reference"\n'
+    (place / "keyed.toml").write_text(keyed)
+    (place / "nul.toml").write_text(f'[gateway]\nhost = "a\\u0000b"\n{keyed}')
     (place / "good.cbor").write_bytes(made.envelope)
     disclosure = made.disclosures[0]
     (place / "good.disclosure").write_bytes(disclosure.to_cbor())
