@@ -69,7 +69,7 @@ PLANTED = [
     (envelope, "_check_unprotected", "envelope 3", nothing),
     (cose, "_holds_tag", "envelope 1", by(False)),
     (envelope, "verify_signature", "envelope 5", nothing),
-    (nacl.bindings, "crypto_sign_open", "envelope 5", reduced),
+    (envelope, "crypto_sign_open", "envelope 5", reduced),
     (trust, "check_public_key", "trust 3", nothing),
     (trust, "check_public_key", "trust 3", only_small_order),
     (trust.Trust, "check_time", "envelope 7", any_window),
