@@ -44,6 +44,7 @@ TRUST = trust_file(ISSUER)
 ONE_STEWARD = {"steward-in": [STEWARD]}
 W, X, BLUEPRINT = digest(0x0A), digest(0x0B), digest(0x0C)
 NOW = STARTED_NS
+MAX_BYTES = 4_096
 
 THREE = Chain({"max-tokens": 50}, {"model-in": [W]}, {})
 FIRST, SECOND, THIRD = THREE.blocks
@@ -62,6 +63,14 @@ def two(payload: Map, **rest: object) -> bytes:
     return whole([block(ISSUER, PLAIN), block(A, item(payload), parent, **rest)], B)  # type: ignore[arg-type]
 
 
+def of_length(size: int) -> Chain:
+    """Open, as long as what an unknown caveat states makes it."""
+    room = size - len(Chain({"of-tomorrow": "a" * 256}).open()) + 256
+    chain = Chain({"of-tomorrow": "a" * room})
+    assert len(chain.open()) == size
+    return chain
+
+
 def good() -> Iterator[tuple[str, bytes, bytes, str]]:
     every = Chain(
         {"model-in": [W, X], "recipe-in": [digest(1), "a", "smollm2-135m"], "backend-in": [BACKEND]},
@@ -72,6 +81,7 @@ def good() -> Iterator[tuple[str, bytes, bytes, str]]:
     small, wider = Chain({"max-tokens": 50}), Chain({"max-tokens": 5}, {"max-tokens": 50})
     eight = Chain(*({} for _ in range(8)))
     many = Chain({"model-in": [bytes([n]) * 32 for n in range(64)]})
+    longest, later = of_length(MAX_BYTES), Chain(ONE_STEWARD, {"total-uj": 5})
     yield "one", small.open(), small.id, "One block, open."
     yield "one-closed", small.closed(), small.id, "The same, closed: the same id."
     yield "three", THREE.open(), THREE.id, "Three blocks, open."
@@ -80,6 +90,8 @@ def good() -> Iterator[tuple[str, bytes, bytes, str]]:
     yield "every-caveat", every.open(), every.id, "Every caveat there is, and one that there is not."
     yield "eight", eight.open(), eight.id, "As many blocks as there may be."
     yield "list-64", many.open(), many.id, "A list of 64."
+    yield "total-later", later.open(), later.id, "A total, and the one steward in a block before."
+    yield "longest", longest.open(), longest.id, "4096 bytes."
     yield "widened", wider.open(), wider.id, "A later block that states more. It is well-formed, and widens nothing."
 
 
@@ -97,7 +109,9 @@ ENCODING = [
         "Keys that do not ascend."),
     ("twice", mapping([(text("blocks"), array([]))] * 2), "A key twice."),
     ("too-long", whole([FIRST] * 24, A), "More than 4096 bytes."),
+    ("long", of_length(MAX_BYTES + 1).open(), "4097 bytes, and nothing else is wrong."),
     ("envelope", FIRST, "A block, and no grant."),
+    ("array", array([]), "An array, where a map is due."),
     ("null", mapping([(text("blocks"), array([bstr(FIRST)])), (text("secret"), NULL)]), "Null, where a secret may be."),
 ]  # fmt: skip
 SCHEMA = [
@@ -249,6 +263,7 @@ def texts(group: Group) -> None:
         ("prefix-2", "mg2_" + good[4:], "Another version."),
         ("padded", padded, "Padding."),
         ("plain-base64", "mg1_+/+/", "The other alphabet."),
+        ("letter", "mg1_AB.D", "A letter of no alphabet."),
         ("one-over", "mg1_AAAAA", "A character that holds no byte."),
         ("spare-bits", "mg1_AB", "Bits that no byte has."),
     ):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import nacl.bindings
 import pytest
@@ -14,10 +16,10 @@ from conformance.client import Client
 from conformance.regenerate import VECTORS
 from conformance.runner import Reply, run
 from mesh.errors import SignatureError
-from mesh.grant import block, chain
+from mesh.grant import block, caveats, chain, decision, text
 from mesh.ledger import sequence
 from mesh.replay import claim, replayer
-from mesh.schema import canonical, cose, energy, envelope, keys, receipt, request, trust
+from mesh.schema import canonical, cose, energy, envelope, keys, receipt, request, trust, view
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -50,6 +52,11 @@ def reduced(signed: bytes, key: bytes) -> bytes:
 
 def unordered(entries: Iterable[Any], checkpoints: Iterable[Any] = ()) -> None:
     sequence.check_sequence(entries, first_seq=min((receipt.seq for receipt, _ in entries), default=0))
+
+
+def holding(name: str, holds: Callable[[Any, Any, int], bool]) -> dict[str, caveats.Caveat]:
+    """The caveats, of which one holds in other cases."""
+    return {**caveats.CAVEATS, name: dataclasses.replace(caveats.CAVEATS[name], holds=holds)}
 
 
 OPEN = nacl.bindings.crypto_sign_open
@@ -87,8 +94,23 @@ PLANTED = [
     (block, "check_caveats", "grants 8", nothing),
     (chain, "verify_signature", "grants 9", nothing),
     (chain.Chain, "check_issuer", "grants 6", nothing),
+    (chain, "MAX_GRANT_BYTES", "grants 1", 4097),
+    (chain, "MAX_GRANT_BLOCKS", "grants 2", 9),
+    (chain, "TOTALS", "grants 8", {}),
+    (caveats, "MAX_CAVEAT_ITEMS", "grants 8", 65),
+    (text, "grant_text", "grants", by(ANY)),
+    (client, "parse_revoked", "grants", by(frozenset())),
+    (decision, "_held", "grants", by(None)),
+    (decision, "beyond", "grants", by(None)),
+    (decision, "CAVEATS", "grants", holding("recipe-in", lambda stated, got, _: any(one in stated for one in got))),
+    (decision, "CAVEATS", "grants", holding("not-after", lambda stated, got, _: got <= stated)),
+    (decision, "CAVEATS", "grants", holding("not-before", lambda stated, got, _: got >= stated)),
+    (decision, "CAVEATS", "grants", holding("fidelity-at-least", lambda stated, got, _: got <= stated)),
+    (view, "JSON_SAFE_INT", "http", 2**63),
+    (view, "_HEX_FIELDS", "http", frozenset()),
+    (view, "steward_text", "http", bytes.hex),
 ]
-GROUP_OF = {"grants": "grant", "engines": "reference", "trust": "trust", "envelope": ""}
+GROUP_OF = {"grants": "grant", "engines": "reference", "envelope": "", "http": "view"}
 
 
 @pytest.fixture(autouse=True)

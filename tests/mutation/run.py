@@ -1,6 +1,6 @@
 """`make mutate`: small faults planted one at a time in what decides about evidence, each of which a test must notice.
 
-    python tests/mutation/run.py [--count N] [--seed N] [--workers N] [--only WORD] [--known FILE]
+    python tests/mutation/run.py [--count N] [--seed N] [--workers N] [--only RE] [--known FILE]
 
 A sample of cosmic-ray's mutants of the listed modules: for one seed the same, as far as the lines are. Each is tried in
 a copy of the tree by the tests of its module, then by those of its room, to the first that fails. One that no test
@@ -17,6 +17,7 @@ import hashlib
 import importlib
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -24,11 +25,12 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import hypothesis
 import pytest
 from cosmic_ray import plugins
 from cosmic_ray.ast import ast_nodes, get_ast
@@ -46,13 +48,14 @@ class Room:
 
     folder: str
     own: Mapping[str, str]
-    all: str
+    all: Sequence[str]
 
     def commands(self, module: str) -> list[str]:
         """The arguments of pytest, run by run."""
-        return [*([self.own[module]] if module in self.own else []), self.all]
+        return [*([self.own[module]] if module in self.own else []), *self.all]
 
 
+SLOW = "--ignore=tests/schema/test_cddl.py --ignore=tests/schema/test_properties.py"
 SCHEMA, REPLAY, GRANT = "tests/schema/test_", "tests/replay/test_", "tests/grant/test_"
 ROOMS = {
     room.folder: room
@@ -63,7 +66,7 @@ ROOMS = {
                 "canonical": f"{SCHEMA}canonical.py {SCHEMA}canonical_hostile.py",
                 "checkpoint": f"{SCHEMA}checkpoint.py {VECTORS}[checkpoint]",
                 "commitment": f"{SCHEMA}commitment.py {VECTORS}[commitment]",
-                "cose": f"{SCHEMA}envelope_faults.py {SCHEMA}envelope.py {VECTORS}[envelope]",
+                "cose": f"{SCHEMA}cose.py {SCHEMA}envelope_faults.py {SCHEMA}envelope.py {VECTORS}[envelope]",
                 "disclosure": f"{SCHEMA}disclosure.py {VECTORS}[disclosure]",
                 "energy": f"{SCHEMA}receipt.py {VECTORS}[energy]",
                 "envelope": f"{SCHEMA}envelope_faults.py {SCHEMA}envelope.py {VECTORS}[envelope]",
@@ -77,20 +80,23 @@ ROOMS = {
                 "value": f"{SCHEMA}value.py",
                 "view": f"{VECTORS}[view]",
             },
-            # Without the slowest: what CDDL says of the shapes the vectors say too.
-            f"{VECTORS} tests/schema --ignore=tests/schema/test_cddl.py",
+            # Without the slowest: what CDDL and random values say of the shapes the vectors say too.
+            (f"{VECTORS} {REPLAY}unchanging.py", f"tests/schema {REPLAY}long.py {SLOW}"),
         ),
         Room(
             "mesh/replay",
             {
                 "claim": f"{REPLAY}replayer.py {VECTORS}[replay]",
-                "decoding": f"{REPLAY}replayer.py {REPLAY}replayer_runs.py",
+                "decoding": f"{REPLAY}replayer.py {REPLAY}replayer_runs.py {REPLAY}long.py",
                 "facts": f"{REPLAY}facts.py {VECTORS}[replay]",
                 "replayer": f"{REPLAY}replayer.py {REPLAY}replayer_runs.py {VECTORS}[replay]",
                 "verdict": f"{REPLAY}verdict.py {VECTORS}[replay]",
             },
-            f"{REPLAY}facts.py {REPLAY}verdict.py {REPLAY}replayer.py {REPLAY}replayer_runs.py {VECTORS}[replay] "
-            f"{REPLAY}replay_properties.py",
+            (
+                f"{REPLAY}facts.py {REPLAY}verdict.py {REPLAY}replayer.py {REPLAY}replayer_runs.py "
+                f"{REPLAY}long.py {REPLAY}unchanging.py {VECTORS}[replay]",
+                f"{REPLAY}replay_properties.py",
+            ),
         ),
         Room(
             "mesh/grant",
@@ -99,14 +105,20 @@ ROOMS = {
                 "decision": f"{GRANT}decision.py",
                 "text": f"{GRANT}text.py",
             },
-            f"{GRANT}chain.py {GRANT}caveats.py {GRANT}decision.py {GRANT}text.py {VECTORS}[grant]",
+            (f"{GRANT}chain.py {GRANT}caveats.py {GRANT}decision.py {GRANT}text.py {VECTORS}[grant]",),
         ),
     )
 }
 # How many are tried of the rooms that decide about evidence together, and of those that decide what is let in.
 SAMPLES = ((("mesh/schema", "mesh/replay"), 300), (("mesh/grant",), 100))
-# A mutant that hangs is one that was noticed.
-TIMEOUT_S = 300
+# What is imported before pytest starts is not rewritten, and need not be.
+PYTEST = (
+    "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"
+)  # fmt: skip
+# A mutant that hangs or eats all memory is one that was noticed.
+TIMEOUT_S = 600
+PROCESSOR_S = 90
+MEMORY_BYTES = 4 << 30
 
 
 def main() -> int:
@@ -114,22 +126,25 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="mutants of each sample (300 and 100)")
     parser.add_argument("--seed", type=int, default=1, help="which of them (1)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="at once (one for each core)")
-    parser.add_argument("--only", default="", help="of modules with WORD in their path")
-    parser.add_argument(
-        "--known", type=Path, metavar="FILE", help="do not try again what FILE, the stderr of a run, calls killed"
-    )
+    parser.add_argument("--only", default="", metavar="RE", help="of modules in whose path RE is found")
+    parser.add_argument("--known", type=Path, metavar="FILE", help="go on where the run ended whose stderr FILE is")
     args = parser.parse_args()
     chosen = [spec for rooms, count in SAMPLES for spec in sample(rooms, args.count or count, args.seed, args.only)]
     known = set(re.findall(r" killed (\w{12}) ", args.known.read_text())) if args.known else set()
     chosen = [spec for spec in chosen if key(spec) not in known]
     reasons = tomllib.loads(SURVIVORS.read_text())["survivor"]
     unexplained, explained = [], 0
-    with ProcessPoolExecutor(args.workers, initializer=_into_a_copy) as pool:
-        for arguments, passed in pool.map(_passes_unplanted, sorted({run for spec in chosen for run in _runs(spec)})):
+    with (
+        tempfile.TemporaryDirectory(prefix="mesh-mutation-") as scratch,
+        ProcessPoolExecutor(args.workers, initializer=_into_a_copy, initargs=(scratch,)) as pool,
+    ):
+        runs = [] if known else sorted({run for spec in chosen for run in _runs(spec)})
+        for arguments, passed in pool.map(_passes_unplanted, runs):
             if not passed:
                 print(f"fails with nothing planted, so would notice everything: {arguments}", file=sys.stderr)
                 return 3
-        for number, (spec, outcome, diff) in enumerate(pool.map(_try, chosen), start=1):
+        tried = as_completed([pool.submit(_try, spec) for spec in chosen])
+        for number, (spec, outcome, diff) in enumerate((each.result() for each in tried), start=1):
             print(f"{number}/{len(chosen)} {outcome} {name(spec)}", file=sys.stderr, flush=True)
             if outcome != "survived":
                 continue
@@ -161,9 +176,9 @@ def key(spec: MutationSpec) -> str:
     return hashlib.sha256("\0".join(told).encode()).hexdigest()[:12]
 
 
-def sample(rooms: Sequence[str], count: int, seed: int, word: str) -> list[MutationSpec]:
+def sample(rooms: Sequence[str], count: int, seed: int, only: str) -> list[MutationSpec]:
     """A change of a few lines changes as little of it."""
-    every = [spec for room in rooms for spec in mutants(room) if word in str(spec.module_path)]
+    every = [spec for room in rooms for spec in mutants(room) if re.search(only, str(spec.module_path))]
     return sorted(every, key=lambda spec: hashlib.sha256(f"{seed} {key(spec)}".encode()).digest())[:count]
 
 
@@ -202,9 +217,9 @@ def _unevaluated(text: str) -> Iterator[tuple[Place, Place]]:
                 yield (each.lineno, each.col_offset), (each.end_lineno or 0, each.end_col_offset or 0)
 
 
-def _into_a_copy() -> None:
+def _into_a_copy(scratch: str) -> None:
     """Each worker has a tree of its own to plant in, with everything compiled once and what others wrote imported."""
-    folder = Path(tempfile.mkdtemp(prefix="mesh-mutation-"))
+    folder = Path(tempfile.mkdtemp(dir=scratch))
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in listed.splitlines():
         target = folder / name
@@ -215,8 +230,13 @@ def _into_a_copy() -> None:
     for module in ("blake3", "cbor2", "hypothesis.strategies", "msgspec", "nacl.bindings", "nacl.signing", "pytest"):
         importlib.import_module(module)
     assert not any(name.partition(".")[0] in ("mesh", "conformance", "tests") for name in sys.modules)
+    # That one example fails is enough: the smallest one is nobody's business here.
+    phases = [phase for phase in hypothesis.Phase if phase not in (hypothesis.Phase.shrink, hypothesis.Phase.explain)]
+    hypothesis.settings.register_profile("no-shrinking", phases=phases)
+    hypothesis.settings.load_profile("no-shrinking")
+    sys.dont_write_bytecode = False
     for room in ROOMS.values():
-        assert _passes(["--collect-only", *room.all.split()])
+        assert _passes(["--collect-only", *" ".join(room.all).split()])
     sys.dont_write_bytecode = True  # a mutant's would be taken for the module's
 
 
@@ -228,7 +248,13 @@ def _passes(arguments: Sequence[str]) -> bool:
         os.dup2(silence, 1)
         os.dup2(silence, 2)
         signal.alarm(TIMEOUT_S)
-        os._exit(int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments])))
+        resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_S, PROCESSOR_S))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        code = 1
+        try:
+            code = int(pytest.main([*PYTEST, *arguments]))
+        finally:
+            os._exit(code)
     return os.waitpid(child, 0)[1] == 0
 
 
