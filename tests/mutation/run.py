@@ -72,7 +72,7 @@ ROOMS = {
                 "envelope": f"{SCHEMA}envelope_faults.py {SCHEMA}envelope.py {VECTORS}[envelope]",
                 "ids": f"{SCHEMA}ids.py {VECTORS}[ids]",
                 "keys": f"{SCHEMA}signatures.py {VECTORS}[signature]",
-                "limits": f"{VECTORS}",
+                "limits": f"{SCHEMA}limits.py {VECTORS}",
                 "outcome": f"{SCHEMA}receipt.py {VECTORS}[outcome]",
                 "receipt": f"{SCHEMA}receipt.py {VECTORS}[receipt]",
                 "request": f"{SCHEMA}request.py {VECTORS}[request]",
