@@ -27,6 +27,7 @@ from mesh.gateway.room import Room
 from mesh.grant.decision import NOTHING_USED, Used
 from mesh.grant.terms import Terms
 from mesh.schema.ids import ContentId
+from mesh.schema.value import check_name
 from mesh.steward.admission import Admitted, Offer
 from mesh.steward.steward import Steward
 
@@ -68,7 +69,8 @@ class Placed:
 
 
 class Backends:
-    """Raises UsageError where two have one name, or one's alias is another's name."""
+    """Raises UsageError where two have one name, where one's alias is another's name, and for a name that no receipt
+    could hold."""
 
     def __init__(
         self,
@@ -79,6 +81,8 @@ class Backends:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         names = [engine.recipe_id for engine in engines]
+        for name in names:
+            check_name(name, "backend")  # one that a vLLM server gave itself was looked at by nobody before
         if len(set(names)) != len(names):
             raise UsageError(f"two backends serve one model name: {', '.join(names)}; an alias is what they may share")
         self._steward = steward
