@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mesh.cli.granted import Granted
 from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
-from mesh.cli.starting import check_files
+from mesh.cli.starting import check_files, check_words
 from mesh.errors import MeshError, UsageError
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def checked(specs: Sequence[EngineSpec], routes: Sequence[Route]) -> list[Checke
     """Each backend with what is wrong with it: files that are not there or not sound, and names that say two things."""
     aliases = [list(route.aliases) for route in routes] or [[] for _ in specs]
     found = [_checked(spec, also) for spec, also in zip(specs, aliases, strict=True)]
+    for spec, one in zip(specs, found, strict=True):
+        one.faults[:0] = _of_words(spec)
     names = [one.name for one in found if one.name is not None]
     for one in found:
         if one.name is not None and names.count(one.name) > 1:
@@ -75,6 +77,13 @@ def _checked_vllm(spec: VllmSpec, aliases: list[str]) -> Checked:
             one.faults.append(f"{spec.executable}: no such program")
     one.faults += [*_of_folders(spec.weights, spec.tokenizer), *_of_files(spec.chat_template, spec.key_file)]
     return one
+
+
+def _of_words(spec: EngineSpec) -> Iterator[str]:
+    try:
+        check_words(spec)
+    except UsageError as e:
+        yield str(e)
 
 
 def _of_model(path: Path) -> Iterator[str]:

@@ -16,6 +16,7 @@ from mesh.errors import NotFound, Refused, UsageError
 TIMEOUT_S = 120
 MAX_ANSWER_BYTES = 1 << 28
 MAX_LINE_BYTES = 1 << 27  # one event may hold a disclosure
+_NO_HEADER = "the API key holds characters that no header can carry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class Gateway:
         connection, base = _connection(self.url)
         headers = {"Accept": accept, "Content-Type": "application/json"}
         if self.api_key:
+            if not self.api_key.isprintable():  # a line break, say; the error of http.client would show the key
+                raise UsageError(_NO_HEADER)
             headers["Authorization"] = f"Bearer {self.api_key}"
         try:
             connection.request(method, base + path, None if body is None else json.dumps(body).encode(), headers)
@@ -70,7 +73,7 @@ class Gateway:
         except http.client.HTTPException as e:
             raise ConnectionError(f"{self.url}: {type(e).__name__}: {e}") from None
         except UnicodeEncodeError:
-            raise UsageError("the API key holds characters that no header can carry") from None
+            raise UsageError(_NO_HEADER) from None
         except OSError as e:
             if e.errno is None and type(e) is ConnectionError:  # raised here, in words already
                 raise
@@ -88,6 +91,7 @@ def _connection(url: str) -> tuple[http.client.HTTPConnection, str]:
     try:
         parts = urlsplit(url)
         port = parts.port
+        (parts.hostname or "").encode("idna")  # as the resolver will: a name like `a..b` is none
     except ValueError as e:
         raise UsageError(f"--url {url}: {e}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -9,17 +9,21 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from mesh.cli.newfile import naming
+
+STDOUT = "standard output"  # as errors call it
 JSON_SAFE_INT = 2**53 - 1  # what a double, and so JavaScript, holds exactly
 
 
 def say(text: str = "") -> None:
     """Print lines of data for people."""
-    sys.stdout.write("".join(f"{printable(line)}\n" for line in text.split("\n")))
+    with naming(STDOUT):
+        sys.stdout.write("".join(f"{printable(line)}\n" for line in text.split("\n")))
 
 
 def note(text: str) -> None:
     """Print one line about the run: progress, a warning, an error. A stderr that takes nothing stops no command."""
-    sys.stdout.flush()
+    flush()
     with contextlib.suppress(OSError):
         sys.stderr.write(printable(" ".join(text.split())) + "\n")
         sys.stderr.flush()
@@ -28,13 +32,21 @@ def note(text: str) -> None:
 def stream_out(text: str) -> None:
     """Print a piece of a model's answer as it comes. It must not drive a terminal; a file gets it as it is."""
     if text:
-        sys.stdout.write(printable_text(text) if sys.stdout.isatty() else text)
-        sys.stdout.flush()
+        with naming(STDOUT):
+            sys.stdout.write(printable_text(text) if sys.stdout.isatty() else text)
+            sys.stdout.flush()
 
 
 def emit(value: Mapping[str, Any]) -> None:
     """Print the one JSON object of a command."""
-    sys.stdout.write(json.dumps(json_safe(value), indent=2, allow_nan=False) + "\n")
+    with naming(STDOUT):
+        sys.stdout.write(json.dumps(json_safe(value), indent=2, allow_nan=False) + "\n")
+
+
+def flush() -> None:
+    """Let go of what was printed. Raises OSError where stdout does not take it."""
+    with naming(STDOUT):
+        sys.stdout.flush()
 
 
 def counted(count: int, noun: str) -> str:

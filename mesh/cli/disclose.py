@@ -60,8 +60,9 @@ def run(args: argparse.Namespace) -> int:
     }
     if args.json:
         emit(told)
-    else:
-        note(f"disclosure of serve {told['serve_id']} written to {args.out}: it holds the prompt")
+    else:  # without the prompt's text, its ids are still the prompt
+        what = "the prompt and the answer" if told["output"] else "the prompt"
+        note(f"disclosure of serve {told['serve_id']} written to {args.out}: it holds {what}")
     return ACCEPTED
 
 

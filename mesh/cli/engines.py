@@ -33,6 +33,8 @@ _APPLIES = {
 }
 _CHOICES = tuple(dict.fromkeys(flag for flags in _APPLIES.values() for flag in flags))
 ENGINE_FLAGS = (*KINDS, "name", *_CHOICES, "cpu_watts")
+_MAX_WHOLE = 2**31 - 1  # what the engines' C code counts with
+_MAX_DIGITS = 10
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -77,14 +79,17 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
 
 
 def positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
+    digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
+    if not digits:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a positive whole number")
+    if len(digits) > _MAX_DIGITS or int(digits) > _MAX_WHOLE:
+        raise argparse.ArgumentTypeError(f"{text[:80]} is over {_MAX_WHOLE}")
+    return int(digits)
 
 
 def token_id(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text) < 2**31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a token id")
+    if not text.isascii() or not text.isdigit() or len(text) > _MAX_DIGITS or int(text) > _MAX_WHOLE:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a token id, 0 to {_MAX_WHOLE}")
     return int(text)
 
 
@@ -93,9 +98,11 @@ def watts_u(text: str) -> int:
     try:
         value = Decimal(text) * 1_000_000
     except InvalidOperation:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of watts") from None
-    if not value.is_finite() or value <= 0 or value > 10**12 or value != int(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of watts with at most six decimals")
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number of watts") from None
+    if value.is_finite() and value > 10**12:
+        raise argparse.ArgumentTypeError(f"{text[:80]} watts is over 1000000")
+    if not value.is_finite() or value <= 0 or value != int(value):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a positive number of watts with at most six decimals")
     return int(value)
 
 

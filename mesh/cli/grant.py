@@ -105,6 +105,7 @@ def run_issue(args: argparse.Namespace) -> int:
     from mesh.steward import keys
 
     caveats = caveats_of(args)
+    _check_span(caveats)
     # what cannot be given out leaves no key behind
     check(caveats)
     if args.out is not None:
@@ -121,6 +122,7 @@ def run_attenuate(args: argparse.Namespace) -> int:
     from mesh.grant.making import attenuate
 
     caveats = caveats_of(args)
+    _check_span(caveats)
     data = attenuate(_read(args.grant), caveats, random=os.urandom)
     if not caveats:
         note("this block states no caveat: it admits all that the grant admitted")
@@ -251,6 +253,12 @@ def _read(given: str) -> Chain:
     from mesh.grant.chain import verify_unvouched
 
     return verify_unvouched(_bytes(given))
+
+
+def _check_span(caveats: dict[str, Any]) -> None:
+    """Raises UsageError for times between which nothing lies: such a grant is good for no serve."""
+    if caveats.get("not-before", 0) > caveats.get("not-after", 2**63):
+        raise UsageError("--not-before is after --not-after: no serve could be admitted")
 
 
 def _frame(args: argparse.Namespace, now_ns: int) -> Frame:

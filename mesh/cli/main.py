@@ -27,7 +27,7 @@ from mesh.cli import (
     verify,
     weights,
 )
-from mesh.cli.console import emit, note
+from mesh.cli.console import emit, flush, note
 from mesh.cli.exits import INTERRUPTED, NOT_RUN, error_code, exit_code
 from mesh.errors import UsageError
 
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser().parse_args(arguments)
         where = f"mesh {args.command}"
         code: int = args.run(args)
-        sys.stdout.flush()
+        flush()
         return code
     except SystemExit as e:  # --help and --version
         return e.code if isinstance(e.code, int) else 0

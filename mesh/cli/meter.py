@@ -18,7 +18,7 @@ from mesh.cli.console import counted, emit, json_safe, note, say
 from mesh.cli.engines import positive, watts_u
 from mesh.cli.exits import ACCEPTED
 from mesh.cli.meter_flags import add_meter_flags, flagged
-from mesh.cli.newfile import PUBLIC
+from mesh.cli.newfile import PUBLIC, naming
 from mesh.cli.tables import print_table, table_of
 from mesh.errors import UsageError
 
@@ -90,7 +90,7 @@ def run_record(args: argparse.Namespace) -> int:
     with _meters(args) as meters:
         domains = [domain for meter in meters for domain in meter.domains()]
         descriptor = os.open(args.out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PUBLIC)
-        with os.fdopen(descriptor, "wb") as file, suppress(KeyboardInterrupt):
+        with naming(args.out), os.fdopen(descriptor, "wb") as file, suppress(KeyboardInterrupt):
             file.writelines(log_lines(domains))
             last_ns = 0
             for readings in _readings(meters, args):

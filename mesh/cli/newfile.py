@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PUBLIC = 0o644
@@ -20,11 +21,22 @@ def check_new(path: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent))
 
 
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """A write that fails on an open file does not say which: its OSError gets the name of `path`."""
+    try:
+        yield
+    except OSError as e:
+        if e.filename is None:
+            e.filename = str(path)
+        raise
+
+
 def write_new(path: Path, chunks: Iterable[bytes], *, mode: int = PUBLIC) -> None:
     """Raises OSError, FileExistsError where `path` exists. What a failure leaves half written is removed."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        with os.fdopen(fd, "wb") as file:
+        with naming(path), os.fdopen(fd, "wb") as file:
             file.writelines(chunks)
     except BaseException:
         path.unlink(missing_ok=True)

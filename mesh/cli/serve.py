@@ -81,8 +81,8 @@ def add(commands: Any) -> None:
 
 
 def port(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    if not text.isascii() or not text.isdigit() or len(text) > 5 or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a port, 0 to 65535")
     return int(text)
 
 

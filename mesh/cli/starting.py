@@ -22,7 +22,8 @@ LOOPBACK = "127.0.0.1"
 
 
 def check_files(spec: EngineSpec) -> None:
-    """Look at the files that `spec` names, without loading one. Raises ModelFileError, UsageError or OSError."""
+    """Look at the names and files in `spec`, without loading one. Raises ModelFileError, UsageError or OSError."""
+    check_words(spec)
     if isinstance(spec, ReferenceSpec):
         return
     if isinstance(spec, GgufSpec):
@@ -39,6 +40,25 @@ def check_files(spec: EngineSpec) -> None:
     for folder in (spec.weights, spec.tokenizer):
         if folder is not None:
             os.listdir(folder)
+
+
+def check_words(spec: EngineSpec) -> None:
+    """Look at what `spec` says in words: every answer names the model, so a name that no receipt can hold is found
+    here and not by each request. Raises UsageError."""
+    name, of = spec.name, "--name"
+    if isinstance(spec, GgufSpec) and name is None:
+        name, of = spec.path.stem, "model"  # `--name` gives another
+    if isinstance(spec, VllmSpec):
+        if spec.url is not None:
+            from mesh.engine.vllm_http import server_url
+
+            server_url(spec.url)
+        elif name is None and spec.weights is not None:
+            name, of = spec.weights.resolve().name, "model"
+    if name is not None:
+        from mesh.schema.value import check_name
+
+        check_name(name, of)
 
 
 async def start_engine(

@@ -52,6 +52,7 @@ def server_url(text: str) -> str:
     try:
         parts = urlsplit(text)
         port = parts.port
+        (parts.hostname or "").encode("idna")  # as the resolver will: a name like `a..b` is none
     except ValueError as e:
         raise UsageError(f"vllm server: {text[:80]!r} is not a url: {e}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or port == 0:

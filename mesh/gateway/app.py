@@ -247,3 +247,4 @@ class _WithoutContent(logging.Filter):
 async def _mark(request: web.Request, response: web.StreamResponse) -> None:
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
+    response.headers["Server"] = HEADERS["Server"]  # aiohttp has put its own there, with every version

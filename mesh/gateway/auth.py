@@ -72,12 +72,18 @@ class Gatekeeper:
         return not self._authenticators
 
     def check_bind(self, host: str) -> None:
-        """Raises UsageError for an address that others can reach, where nothing would be asked of them."""
+        """Raises UsageError for an address that others can reach, where nothing would be asked of them, and for text
+        that is no address."""
         if self.open and not is_loopback(host):
             raise UsageError(
                 f"host {host!r} is not loopback and no keys are configured: anyone could use this server. "
                 "set [auth] keys, or bind to 127.0.0.1"
             )
+        try:
+            if "\0" in host.encode("idna").decode():  # the resolver would fail on either
+                raise ValueError("a null character")
+        except ValueError as e:
+            raise UsageError(f"host {host[:80]!r} is no name of a host: {e}") from None
 
     def credential(self, headers: Mapping[str, str]) -> Credential:
         """Raises Unauthorized, or Forbidden for a request that a web page sent through a name of its own (DNS

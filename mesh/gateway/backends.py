@@ -30,6 +30,7 @@ from mesh.grant.terms import Terms
 from mesh.identity.mismatch import explain, listed
 from mesh.identity.shard import ShardIdentity
 from mesh.schema.ids import ContentId
+from mesh.schema.value import check_name
 from mesh.steward.admission import Admitted, Offer
 from mesh.steward.steward import Steward
 
@@ -86,7 +87,8 @@ class Placed:
 
 
 class Backends:
-    """Raises UsageError where two have one name, or one's alias is another's name."""
+    """Raises UsageError where two have one name, where one's alias is another's name, and for a name that no receipt
+    could hold."""
 
     def __init__(
         self,
@@ -97,6 +99,8 @@ class Backends:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         names = [engine.recipe_id for engine in engines]
+        for name in names:
+            check_name(name, "backend")  # one that a vLLM server gave itself was looked at by nobody before
         if len(set(names)) != len(names):
             raise UsageError(f"two backends serve one model name: {', '.join(names)}; an alias is what they may share")
         self._steward = steward

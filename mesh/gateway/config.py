@@ -119,6 +119,12 @@ class DisclosuresConfig(_Table):
     keep: bool = False
     days: Annotated[int, Field(ge=1, le=36_500)] = 30
 
+    @model_validator(mode="after")
+    def _said(self) -> DisclosuresConfig:
+        if "days" in self.model_fields_set and "keep" not in self.model_fields_set:
+            raise ValueError("days without keep: nothing is kept unless keep = true")
+        return self
+
     @property
     def keep_ns(self) -> int | None:
         return self.days * _DAY_NS if self.keep else None

@@ -65,7 +65,7 @@ def take_address(host: str, port: int) -> list[socket.socket]:
     except OSError as e:
         for taken in sockets:
             taken.close()
-        what = os.strerror(e.errno) if e.errno is not None and e.errno in errno.errorcode else str(e)
+        what = os.strerror(e.errno) if e.errno is not None and e.errno in errno.errorcode else e.strerror or str(e)
         raise OSError(e.errno, f"cannot listen on {host} port {port}: {what}") from None
     return sockets
 

@@ -211,6 +211,8 @@ def primary_code(error: sqlite3.Error) -> int:
 def translate(error: sqlite3.Error, path: Path) -> LedgerError:
     """The LedgerError that a fault of SQLite is."""
     code = primary_code(error)
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:  # its index cannot be made, also to read
+        code = sqlite3.SQLITE_FULL
     if code in _UNWRITABLE:
         return LedgerUnwritable(f"ledger {path}: {_UNWRITABLE[code]} ({error})")
     if code in _LOCKED:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self, cast, dataclass_transform
 import msgspec
 from msgspec import Meta
 
-from mesh.errors import EncodingError, SchemaError
+from mesh.errors import EncodingError, SchemaError, UsageError
 from mesh.schema import canonical
 from mesh.schema.limits import MAX_NAME_CHARS, MAX_TOKEN_ID, MAX_TOKENS, MAX_UINT
 
@@ -116,6 +116,12 @@ def fits(text: object, kind: Any) -> bool:
     except msgspec.ValidationError:
         return False
     return True
+
+
+def check_name(name: str, of: str) -> None:
+    """`of` says in an error whose name it is. Raises UsageError where no receipt could hold it."""
+    if not fits(name, Name):
+        raise UsageError(f"{of} {name[:80]!r}: no name that a receipt can hold: 1 to 256 printable characters")
 
 
 _FAULT = re.compile(r"(?s)(?P<what>.*?)(?: - at `(?P<key>key)` in `\$(?P<map>.*)`| - at `\$(?P<path>.*)`)?\Z")

@@ -109,9 +109,29 @@ def test_chat_without_a_gateway_could_not_run(mesh) -> None:
     assert (result.code, result.err) == (3, "mesh chat: http://127.0.0.1:1: connection refused\n")
 
 
-@pytest.mark.parametrize("url", ["nope", "ftp://127.0.0.1", "http://", "http://127.0.0.1:port", "http://[::1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nope",
+        "ftp://127.0.0.1",
+        "http://",
+        "http://127.0.0.1:port",
+        "http://[::1",
+        "http://a..b",
+        f"http://{'a' * 64}",
+    ],
+)
 def test_chat_refuses_what_is_no_address(mesh, url: str) -> None:
     assert mesh("chat", "--url", url, "--message", "x").code == 2
+
+
+@pytest.mark.parametrize("key", ["two\nlines", "\N{SNOWMAN}", "tail\r"])
+def test_chat_refuses_a_key_that_no_header_can_carry_and_does_not_show_it(
+    mesh, server: Server, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("MESH_API_KEY", key)
+    result = mesh("chat", "--url", server.url, "--message", "x")
+    assert (result.code, result.err) == (2, "mesh chat: the API key holds characters that no header can carry\n")
 
 
 def test_chat_json_is_for_one_message(mesh) -> None:

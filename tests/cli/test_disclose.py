@@ -28,6 +28,7 @@ def test_disclose_writes_what_the_caller_was_given(mesh, made, tmp_path: Path) -
     path = tmp_path / "d.cbor"
     result = mesh("disclose", made.sealed[0].id.text, "--state", made.state, "--out", path)
     assert (result.code, result.out) == (0, "")
+    assert result.err.endswith("d.cbor: it holds the prompt and the answer\n")
     assert Disclosure.from_bytes(path.read_bytes()) == made.disclosures[0]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert mesh("disclose", "0", "--state", made.state, "--out", path).code == 3  # never over anything
@@ -40,6 +41,8 @@ def test_disclose_leaves_out_what_it_is_told_to(mesh, made, tmp_path: Path) -> N
     disclosure = Disclosure.from_bytes(path.read_bytes())
     assert (disclosure.output, disclosure.prompt) == (None, None)
     assert disclosure.payload == made.disclosures[0].payload
+    bare = mesh("disclose", "0", "--state", made.state, "--out", tmp_path / "bare.cbor", "--no-output", "--no-prompt")
+    assert bare.err.endswith("bare.cbor: it holds the prompt\n")  # its ids
 
 
 def test_disclose_of_a_serve_that_was_not_kept(mesh, made, tmp_path: Path) -> None:

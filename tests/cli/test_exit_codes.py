@@ -27,6 +27,7 @@ from tests.support.tiny_gguf import write_tiny_gguf
 
 STEWARD = "ed25519:" + "07" * 32
 WEAK = "ed25519:01" + "00" * 31
+EARLY, LATE = "2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z"
 
 # Names are those of the fixture `place`; `none` does not exist, `new-...` is made by its case.
 # The command line, its exit code, and what it has to say: on stderr where it failed, else on either stream.
@@ -127,6 +128,8 @@ key backup --state state                                              | 2  | --o
 grant                                                                 | 2  | ACTION
 grant issue --key state/key --max-tokens 9                            | 0  | mg1_
 grant issue --key state/key --max-tokens 9 --out new-grant            | 0  | written to new-grant
+grant issue --key new-k --not-before {LATE} --not-after {EARLY}       | 2  | --not-before is after --not-after
+grant attenuate good.grant --not-before {LATE} --not-after {EARLY}    | 2  | --not-before is after --not-after
 grant issue --key state/key --out good.cbor                           | 3  | good.cbor: file exists
 grant issue --key new-issuer/key --total-uj 5                         | 10 | steward-in
 grant issue --key blank/key                                           | 3  | blank/key: malformed
@@ -214,7 +217,14 @@ serve --reference --state garbage --port 0                            | 3  | gar
 serve --reference --state closed --port 0                             | 3  | closed/key
 serve --reference --state damaged --port 0                            | 10 | damaged/ledger.sqlite
 serve --reference --state new-state-4 --host 0.0.0.0 --port 0         | 2  | '0.0.0.0' is not loopback
-serve --reference --state new-state-5 --port 65536                    | 2  | '65536' is not a port
+serve --reference --state new-state-5 --port 65536                    | 2  | '65536' is not a port, 0 to 65535
+serve --gguf garbage --slots 99999999999                              | 2  | 99999999999 is over 2147483647
+serve --reference --cpu-watts 99999999                                | 2  | 99999999 watts is over 1000000
+serve --reference --name '' --port 0                                  | 2  | --name ''
+serve --vllm ftp://x --port 0                                         | 2  | 'ftp://x' is not a url
+serve --vllm http://a..b --port 0                                     | 2  | 'http://a..b' is not a url
+serve --config keyed.toml --host a..b --port 0                        | 2  | host 'a..b' is no name of a host
+serve --config nul.toml                                               | 2  | is no name of a host
 serve --reference --threads 2                                         | 2  | --threads
 serve --reference --no-flash-attention                                | 2  | --no-flash-attention
 serve --config none                                                   | 3  | none: no such file or directory
@@ -288,6 +298,9 @@ def filled(place: Path, made) -> Path:
     grant = issue(KEY, {"max-tokens": 9}, random=bytes)
     (place / "good.grant").write_text(grant_text(grant) + "\n")
     (place / "unknown.toml").write_text('[gateway]\nprot = 1\n[[backend]]\nkind = "reference"\n')
+    keyed = f'[auth]\nkeys = ["b3:{"0" * 64}"]\n[state]\ndir = "new-keyed"\n[[backend]]\nkind = "reference"\n'
+    (place / "keyed.toml").write_text(keyed)
+    (place / "nul.toml").write_text(f'[gateway]\nhost = "a\\u0000b"\n{keyed}')
     (place / "good.cbor").write_bytes(made.envelope)
     disclosure = made.disclosures[0]
     (place / "good.disclosure").write_bytes(disclosure.to_cbor())
@@ -389,8 +402,8 @@ def test_cases_reach_every_command_and_every_exit_code() -> None:
         ("verify - --trust trust < good.cbor", 0, ""),
         ("verify - --trust trust <&-", 3, "bad file descriptor"),
         ("receipts export 0 --state state --out - >&-", 3, "bad file descriptor"),
-        ("receipts list --state state > /dev/full", 3, "no space left on device"),
-        ("receipts list --state state --json > /dev/full", 3, "no space left on device"),
+        ("receipts list --state state > /dev/full", 3, "standard output: no space left on device"),
+        ("receipts list --state state --json > /dev/full", 3, "standard output: no space left on device"),
         ("receipts list --state state 2> /dev/full", 0, ""),
         ("key backup --state state --out new-key-2 2>&-", 0, ""),
     ],

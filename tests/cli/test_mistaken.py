@@ -39,6 +39,50 @@ def test_a_model_that_is_not_there_or_no_model_makes_no_state(mesh, tmp_path: Pa
         assert not state.exists()
 
 
+@pytest.mark.parametrize("name", ["two\nlines", "\x1b[31mred", "", "n" * 257, "\udcff"])
+def test_a_name_that_no_receipt_can_hold_is_found_before_anything_is_made(mesh, tmp_path: Path, name: str) -> None:
+    """Else each request would end as an internal error."""
+    good, state = write_tiny_gguf(tmp_path / "good.gguf"), tmp_path / "state"
+    managed = ["--vllm-managed", tmp_path, "--vllm-executable", "true"]
+    for engine in (["--reference"], ["--gguf", good], ["--vllm", "http://127.0.0.1:1"], managed):
+        for check in ([], ["--check"]):
+            done = mesh("serve", *engine, "--name", name, "--state", state, "--port", "0", *check)
+            assert done.code == 2
+            assert f"--name {name[:80]!r}: no name that a receipt can hold" in done.err.replace("\\\\", "\\")
+            assert not state.exists()
+
+
+@pytest.mark.parametrize("stem", ["two\nlines", "\udcff"])
+def test_a_model_file_whose_name_no_receipt_can_hold_needs_another(mesh, tmp_path: Path, stem: str) -> None:
+    model, state = write_tiny_gguf(tmp_path / f"{stem}.gguf"), tmp_path / "state"
+    for check in ([], ["--check"]):
+        done = mesh("serve", "--gguf", model, "--state", state, "--port", "0", *check)
+        assert (done.code, f"model {stem!r}: no name that a receipt can hold" in done.err) == (2, True), done.err
+    assert mesh("serve", "--gguf", model, "--name", "fine", "--state", state, "--port", "0", "--check").code == 0
+    assert not state.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--port"], "is not a port, 0 to 65535"),
+        (["--reference", "--slots"], "is over 2147483647"),
+        (["--gguf", "none", "--eos-id"], "is not a token id, 0 to 2147483647"),
+        (["--reference", "--cpu-watts"], "watts is over 1000000"),
+    ],
+)
+def test_numbers_of_thousands_of_digits_are_told_in_short(mesh, flags: list[str], words: str) -> None:
+    done = mesh("serve", *flags, "9" * 5000)
+    assert (done.code, words in done.err, len(done.err) < 300) == (2, True, True), done.err
+
+
+def test_a_vllm_url_that_is_none_makes_no_state(mesh, tmp_path: Path) -> None:
+    for check in ([], ["--check"]):
+        done = mesh("serve", "--vllm", "ftp://x", "--state", tmp_path / "state", "--port", "0", *check)
+        assert (done.code, "'ftp://x' is not a url like http://127.0.0.1:8000" in done.err) == (2, True)
+    assert not (tmp_path / "state").exists()
+
+
 def test_a_port_that_is_taken_is_found_before_anything_is_made(mesh, tmp_path: Path, taken: int) -> None:
     done = mesh("serve", "--gguf", tmp_path / "mistyped.gguf", "--state", tmp_path / "state", "--port", taken)
     assert done.code == 3

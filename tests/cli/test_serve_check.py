@@ -107,3 +107,9 @@ def test_check_of_flags_and_of_a_config_that_cannot_be_followed(mesh, tmp_path: 
     result = mesh("serve", "--config", config(tmp_path, "hots = 1"), "--check")
     assert (result.code, "hots: unknown key" in result.err) == (2, True)
     assert list(tmp_path.iterdir()) == [tmp_path / "mesh.toml"]
+
+
+def test_check_names_a_host_that_is_none(mesh, tmp_path: Path) -> None:
+    path = config(tmp_path, f'[auth]\nkeys = ["b3:{"0" * 64}"]\n[[backend]]\nkind = "reference"\n')
+    result = mesh("serve", "--config", path, "--host", "a..b", "--check")
+    assert (result.code, "host 'a..b' is no name of a host" in result.err) == (2, True)

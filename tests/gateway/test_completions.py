@@ -53,6 +53,7 @@ def test_plain_chat_has_answer_usage_and_receipt(tmp_path: Path) -> None:
             assert receipt.serve_id.hex() == mesh["serve_id"].replace("-", "")
             assert (receipt.max_tokens, receipt.outcome.finish, receipt.outcome.tokens_delivered) == (8, "length", 8)
             assert reply.headers["Cache-Control"] == "no-store"
+            assert reply.headers["Server"] == "mesh"
 
     asyncio.run(main())
 

@@ -71,6 +71,7 @@ def test_full_config_is_read() -> None:
         (REFERENCE + 'aliases = ["reference"]', "backend: alias 'reference' is the name of a backend"),
         (REFERENCE + 'aliases = [""]', "backend.0.aliases.0: not a name"),
         (REFERENCE + "queue = -1", "backend.0.queue: "),
+        (REFERENCE + "[disclosures]\ndays = 4", "disclosures: days without keep"),
         (REFERENCE + "surprise = 1", "backend.0.surprise: unknown key"),
         ("top = 1\n" + REFERENCE, "top: unknown key"),
         (REFERENCE + "[gateway]\nhots = 1", "gateway.hots: unknown key"),

@@ -246,6 +246,8 @@ def test_names_that_would_say_two_things_are_refused(tmp_path: Path) -> None:
                 Gateway(steward, engines, GatewayConfig(), routes=[Route(("b",)), Route()])
             with pytest.raises(UsageError, match="two backends serve one model name"):
                 Gateway(steward, [engines[0], engines[0]], GatewayConfig(), routes=[Route(("x",)), Route(("x",))])
+            with pytest.raises(UsageError, match="no name that a receipt can hold"):  # as a server may call its model
+                Gateway(steward, [ReferenceEngine("two\nlines")], GatewayConfig())
 
     asyncio.run(main())
 

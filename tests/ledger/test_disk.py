@@ -11,6 +11,7 @@ import pytest
 
 from mesh.errors import LedgerLocked, LedgerUnwritable
 from mesh.ledger import Kept, Ledger
+from mesh.ledger.format import translate
 from mesh.schema.envelope import RECEIPT_TYPE, verify
 
 
@@ -185,3 +186,12 @@ def test_half_read_report_holds_nothing_open(ledger, maker, path):
     assert busy == 0
     assert ledger.wal_bytes == 0
     assert [e.seq for e in report] == list(range(1, 601))
+
+
+def test_disk_too_full_for_the_index_of_the_log_is_called_full(path):
+    """SQLite calls that an I/O error; who reads a ledger on a full disk meets it."""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    assert "the disk is full (disk I/O error)" in str(translate(error, path))
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_READ
+    assert "the disk failed" in str(translate(error, path))

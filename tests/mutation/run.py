@@ -73,7 +73,7 @@ ROOMS = {
                 "envelope": f"{SCHEMA}envelope_faults.py {SCHEMA}envelope.py {VECTORS}[envelope]",
                 "ids": f"{SCHEMA}ids.py {VECTORS}[ids]",
                 "keys": f"{SCHEMA}signatures.py {VECTORS}[signature]",
-                "limits": f"{VECTORS}",
+                "limits": f"{SCHEMA}limits.py {VECTORS}",
                 "outcome": f"{SCHEMA}receipt.py {VECTORS}[outcome]",
                 "receipt": f"{SCHEMA}receipt.py {VECTORS}[receipt]",
                 "request": f"{SCHEMA}request.py {VECTORS}[request]",
@@ -144,7 +144,9 @@ def main() -> int:
     parser.add_argument("--known", type=Path, metavar="FILE", help="go on where the run ended whose stderr FILE is")
     args = parser.parse_args()
     chosen = [spec for rooms, count in SAMPLES for spec in sample(rooms, args.count or count, args.seed, args.only)]
-    known = set(re.findall(r" killed (\w{12}) ", args.known.read_text())) if args.known else set()
+    told = args.known.read_text() if args.known else ""
+    # Two of a kind on one line share a key.
+    known = set(re.findall(r" killed (\w{12}) ", told)) - set(re.findall(r" survived (\w{12}) ", told))
     chosen = [spec for spec in chosen if key(spec) not in known]
     reasons = tomllib.loads(SURVIVORS.read_text())["survivor"]
     unexplained, explained = [], 0

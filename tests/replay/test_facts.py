@@ -28,9 +28,11 @@ def test_equal_facts_have_no_other() -> None:
 def test_first_other_is_named_in_order(reason: str, field: str) -> None:
     order = ["backend_id", "runtime_recipe_digest", "weights_digest", "blueprint_id", "settings_digest"]
     changes = {name: "x/1/a/b/c/d" if name == "backend_id" else B for name in order[order.index(field) :]}
-    other = first_other(BASE, dataclasses.replace(BASE, **changes))
-    assert other is not None
-    assert (other.reason, other.field) == (reason, field)
+    changed = dataclasses.replace(BASE, **changes)
+    for pair in ((BASE, changed), (changed, BASE)):
+        other = first_other(*pair)
+        assert other is not None
+        assert (other.reason, other.field) == (reason, field)
 
 
 @pytest.mark.parametrize("field", ["weights_digest", "blueprint_id"])

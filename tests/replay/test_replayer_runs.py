@@ -292,3 +292,16 @@ def test_cut_serve_with_inflated_counts_diverges_once_opened():
 def test_engine_that_stops_before_the_cut_fails():
     engine = Playing(lambda run, made: retold(made, made.tokens[:3], finish="cancelled"))
     assert serve(cut=7).replay(engine).reason == "engine-failed"
+
+
+def test_cold_is_said_of_what_ran_and_of_nothing_else():
+    class Cold(ReferenceEngine):
+        runs_cold = True
+
+    honest, false = serve(), serve(committed=changed_at(4, serve().output))
+    assert (honest.replay(Cold()).row, honest.replay(Cold()).cache, honest.replay().cache) == (10, "cold", None)
+    assert (false.replay(Cold()).row, false.replay(Cold()).cache) == (15, "cold")
+    unran = honest.claiming(outcome={"tokens_in": 1}).replay(Cold())
+    assert (unran.kind, unran.row, unran.cache) == ("diverged", 5, None)
+    unattributed = false.disclosing(output=None).replay(Cold())
+    assert (unattributed.kind, unattributed.row, unattributed.cache) == ("not-replayable", 9, None)
