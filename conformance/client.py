@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from conformance.case import ACCEPT, NOTHING, REJECT
 from conformance.replayer import replay_line
+from conformance.routes import identity_line, route_line
 from mesh.cli.verify import check_statement
 from mesh.engine.protocol import Scores
 from mesh.engine.reference import VOCABULARY, ReferenceEngine, stream
@@ -23,6 +24,11 @@ from mesh.grant.decision import decide
 from mesh.grant.frame import Frame
 from mesh.grant.revocation import parse_revoked
 from mesh.grant.text import grant_from_text
+from mesh.identity.document import parse_document
+from mesh.identity.evidence import ForwardEvidence
+from mesh.identity.handshake import check_handshake
+from mesh.identity.mismatch import explain
+from mesh.identity.shard import ShardIdentity
 from mesh.ledger.sequence import check_run
 from mesh.schema import canonical
 from mesh.schema.checkpoint import Checkpoint
@@ -50,7 +56,7 @@ from mesh.schema.view import sealed_view, settings_view
 
 V = TypeVar("V", bound=Value)
 
-FEATURES = ("reference", "replay", "grant")
+FEATURES = ("reference", "replay", "grant", "identity")
 _TYPES = {"receipt": RECEIPT_TYPE, "checkpoint": CHECKPOINT_TYPE}
 
 
@@ -99,6 +105,11 @@ class Client:
             "grant": lambda name, trust: verify_grant(self._read(name), self._trust(trust)).id.text,
             "grant-text": lambda text: ContentId.of_bytes(grant_from_text(text)).text,
             "grant-decide": self.grant_decide,
+            "identity": lambda name: " ".join(self._identity(name).fingerprint.key),
+            "identity-explain": lambda a, b: identity_line(explain(self._identity(a), self._identity(b)), "same", ""),
+            "identity-route": self.identity_route,
+            "identity-evidence": self.identity_evidence,
+            "identity-handshake": self.identity_handshake,
         }
 
     def answer(self, op: str, arguments: Sequence[str]) -> tuple[int, str]:
@@ -135,6 +146,21 @@ class Client:
     def text(self, form: str, text: str) -> str:
         parse = {"content-id": ContentId.from_text, "steward": steward_from_text, "serve-id": serve_id_from_text}
         return parse[form](text).hex()
+
+    def _identity(self, name: str) -> ShardIdentity:
+        return ShardIdentity.from_json(self._read(name))
+
+    def identity_route(self, known: str, purpose: str, *names: str) -> str:
+        shards = [self._identity(name) for name in names]
+        return route_line(shards, known, for_certification=purpose == "certify")
+
+    def identity_evidence(self, name: str) -> str:
+        rejection = ForwardEvidence.from_json(self._read(name)).rejection()
+        return "certifies" if rejection is None else f"refused {rejection.reason}"
+
+    def identity_handshake(self, local: str, peer: str) -> str:
+        shown = parse_document(self._read(peer), "fingerprint")
+        return identity_line(check_handshake(self._identity(local), shown), "match", "refused ")
 
     def prompt_hash(self, kind: str, name: str, nonce: str | None = None) -> str:
         data, key = self._read(name), None if nonce is None else _bytes(nonce)

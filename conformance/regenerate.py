@@ -43,6 +43,8 @@ GROUPS: tuple[str, ...] = (
     "view",
     "security",
     "limits",
+    "identity",
+    "identity_route",
 )
 
 # Class, exit code of a command that ends in it, meaning: SPEC.md, section Errors.
@@ -56,6 +58,9 @@ CLASSES = (
     ("signature", 10, "a signature that does not hold, or a key that cannot sign"),
     ("payload", 10, "a signed payload that is not what its header says"),
     ("sequence", 10, "receipts that should follow one another and do not"),
+    ("moving-reference", 10, "a revision that can name something else tomorrow"),
+    ("layers", 10, "layers that are not where they are said to be"),
+    ("fingerprint", 10, "a declared fingerprint that does not follow from its identity"),
     ("trust-file", 2, "a trust file that cannot be followed"),
     ("model-file", 10, "a model file that is malformed, truncated or of a kind that is not read"),
 )

@@ -36,6 +36,7 @@
     │   │   ├── WeightsChanged     the model files are no longer the ones that were digested
     │   │   └── IdentityChanged    it is no longer what it was when it was measured; the axis is named
     │   ├── EngineFailed           it died or broke its protocol in mid-serve
+    │   ├── EngineUnidentified     not all that moves its numbers is known; the axis is named
     │   └── EngineUnsupported      this machine or library cannot run it
     ├── MeterError                 a meter cannot be read
     ├── LedgerError                the ledger cannot be used
@@ -251,6 +252,10 @@ class IdentityChanged(EngineUnavailable):
 
 class EngineFailed(EngineError):
     code = "engine-failed"
+
+
+class EngineUnidentified(EngineError):
+    code = "engine-unidentified"
 
 
 class EngineUnsupported(EngineError):

@@ -11,6 +11,12 @@ import { line } from "./verdict.js";
 
 export const ACCEPTED = 0;
 export const REJECTED = 10;
+export const NOT_OFFERED = 11;
+
+/** The operations of an optional feature that is not offered here. */
+const OF_IDENTITIES = new Set([
+  "identity", "identity-explain", "identity-route", "identity-evidence", "identity-handshake",
+]);
 
 const FORMS = new Map([
   ["content-id", mesh.parseContentId],
@@ -139,7 +145,7 @@ const operations = (file) => {
 
 /** @param {string} name @returns {boolean} */
 export function isOperation(name) {
-  return Object.hasOwn(operations(() => new Uint8Array(0)), name);
+  return OF_IDENTITIES.has(name) || Object.hasOwn(operations(() => new Uint8Array(0)), name);
 }
 
 /**
@@ -149,6 +155,7 @@ export function isOperation(name) {
  * @throws whatever is not the input's fault
  */
 export async function answer([name, ...words], file) {
+  if (OF_IDENTITIES.has(name)) return { code: NOT_OFFERED };
   try {
     return { code: ACCEPTED, line: await operations(growing(file))[name](...words) };
   } catch (error) {

@@ -70,11 +70,27 @@ def _moment(text: str) -> int:
 
 
 digest, steward, moment = _reader(_digest), _reader(_steward), _reader(_moment)
-_recipe = _reader(lambda text: _digest(text) if text.startswith("b3:") else text)
+
+
+def _recipe_digest(text: str) -> bytes:
+    """As `mesh identity fingerprint` prints it, after `sha256:`."""
+    from mesh.identity.fields import check_hex64
+
+    return bytes.fromhex(check_hex64(text.removeprefix("sha256:"), "recipe digest"))
+
+
+def _recipe_or_name(text: str) -> bytes | str:
+    """A receipt's view shows the same 32 bytes after `b3:`."""
+    if text.startswith("b3:"):
+        return _digest(text)
+    return _recipe_digest(text) if text.startswith("sha256:") else text
+
+
+_recipe = _reader(_recipe_or_name)
 
 _LISTS = (
     ("model-in", "b3:HEX", digest, "weights digests, as `mesh weights` prints them"),
-    ("recipe-in", "NAME|b3:HEX", _recipe, "names of models, or digests of runtime recipes"),
+    ("recipe-in", "NAME|sha256:HEX", _recipe, "names of models, or digests of runtime recipes (`mesh identity`)"),
     ("backend-in", "ID", str, "backend ids"),
     ("blueprint-in", "b3:HEX", digest, "blueprint ids"),
     ("steward-in", "KEY", steward, "stewards, ed25519:<hex>; a total needs one to be named"),

@@ -12,12 +12,26 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import mesh
-from mesh.cli import chat, conformance, demo, disclose, grant, key, meter, receipts, replay, serve, verify, weights
+from mesh.cli import (
+    chat,
+    conformance,
+    demo,
+    disclose,
+    grant,
+    identity,
+    key,
+    meter,
+    receipts,
+    replay,
+    serve,
+    verify,
+    weights,
+)
 from mesh.cli.console import emit, flush, note
 from mesh.cli.exits import INTERRUPTED, NOT_RUN, error_code, exit_code
 from mesh.errors import UsageError
 
-COMMANDS = (demo, serve, chat, receipts, verify, disclose, replay, grant, key, weights, meter, conformance)
+COMMANDS = (demo, serve, chat, receipts, verify, disclose, replay, grant, key, weights, identity, meter, conformance)
 
 _EXITS = """exit codes: 0 accepted or verified, 10 refused, diverged or malformed, 11 cannot be decided,
 2 wrong usage, 3 could not run"""

@@ -16,15 +16,19 @@ from typing import Any
 
 from mesh.engine import gguf_frames as frames
 from mesh.engine.gguf_described import LOADING_S, GgufConfig, SelfCheck, backend_id, check_tokenizer, weights_changed
+from mesh.engine.gguf_identity import gguf_identity
 from mesh.engine.gguf_process import ChildProcess, Message, restart_delay_s
 from mesh.engine.gguf_running import Running, decide_message, fault_of, refusal_of, serve_message
 from mesh.engine.gguf_watch import PING, SERVES, TEXTS, Watch
 from mesh.engine.grammars import Grammars
 from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, scores_wanted
+from mesh.engine.same import check_same
 from mesh.engine.template_process import TemplateProcess, render_chat
-from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, WeightsChanged
+from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, IdentityChanged, WeightsChanged
+from mesh.identity.derived import content_digest
 from mesh.identity.files import FileIdentity
 from mesh.identity.model import GgufModel, read_model
+from mesh.identity.shard import ShardIdentity
 from mesh.identity.weights import Weights, digest_files
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity
@@ -47,6 +51,7 @@ class GgufEngine:
     template_digest: ContentId | None
     precision: str | None
     settings: Mapping[str, Any]
+    identity: ShardIdentity
     process: bytes
     context_tokens: int
     slots: int
@@ -59,6 +64,7 @@ class GgufEngine:
         self._config, self._random = config, random
         self._model: GgufModel
         self._weights: Weights
+        self._content: str  # digest of the same files, as identities name it
         self._template: TemplateProcess | None = None
         self._pieces: tuple[bytes, ...] = ()
         self._child: ChildProcess | None = None
@@ -212,12 +218,12 @@ class GgufEngine:
         files = self._model.logical_files
         before = {name: FileIdentity.of(path) for name, path in files.items()}
         # the library maps the files while they are digested: both must have seen the same ones
-        digesting = asyncio.create_task(asyncio.to_thread(digest_files, files))
+        digesting = asyncio.create_task(asyncio.to_thread(lambda: (digest_files(files), content_digest(files))))
         try:
             loaded = await self._load()
         finally:
             await asyncio.wait({digesting})
-        self._weights = digesting.result()
+        self._weights, self._content = digesting.result()
         changed = self._weights.changed()
         if changed is not None or any(before[file.name] != file.identity for file in self._weights.files):
             raise WeightsChanged(f"model files: {changed or 'replaced'} while they were loaded")
@@ -252,17 +258,23 @@ class GgufEngine:
         finally:
             self._loaded = None
 
-    def _describe(self, loaded: Message) -> None:
+    def _describe(self, loaded: Message, *, held_to: ShardIdentity | None = None) -> None:
+        """Raises IdentityChanged, and changes nothing, where it is another than it is `held_to`."""
         if self._child is None:
             raise EngineFailed("gguf engine: its process ended as soon as it had loaded")
-        config, model = self._config, self._model
+        config, model, add_bos = self._config, self._model, loaded["add_bos"]
+        template = None if self._template is None else self._template.digest
+        backend = backend_id(loaded["version"], loaded["library"])
+        identity = gguf_identity(
+            model, self._content, config, backend_id=backend, template=template, add_bos=add_bos
+        )  # fmt: skip
+        check_same("gguf engine", held_to, identity)
         slots, results = loaded["slots"], loaded["check"]
         self.self_check = SelfCheck({name: None if at == -1 else at for name, at in results.items()}, slots > 1)
         self._pieces = tuple(loaded["pieces"])
-        self.template_digest = None if self._template is None else self._template.digest
+        self.template_digest, self.backend_id, self.identity = template, backend, identity
         self.tool_form = None if self._template is None else self._template.tool_form
-        self.settings = config.settings(model, template=self.template_digest, add_bos=loaded["add_bos"])
-        self.backend_id = backend_id(loaded["version"], loaded["library"])
+        self.settings = {**config.settings(model, template=template, add_bos=add_bos), "recipe": identity.recipe.axes}
         bits = model.bits_per_weight
         rated = Fidelity.F0 if bits is None else Fidelity.of_bits_per_weight(bits)
         self.fidelity = config.fidelity if config.fidelity is not None else rated
@@ -281,6 +293,9 @@ class GgufEngine:
             restarting.cancel()
             await asyncio.wait({restarting})
         self._fail_all(reason)
+        await self._end_child()
+
+    async def _end_child(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             self._watch.stop()
@@ -311,7 +326,12 @@ class GgufEngine:
                 self._trouble = weights_changed(changed)
                 break
             try:
-                self._describe(await self._load())
+                self._describe(await self._load(), held_to=self.identity)
+            except IdentityChanged as e:  # nobody serves with what came in the place of what was measured
+                log.error("%s", e)
+                self._trouble = e
+                await self._end_child()
+                break
             except EngineError as e:
                 log.warning("gguf engine: not started again: %s", e)
                 continue

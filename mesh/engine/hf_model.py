@@ -19,6 +19,9 @@ MAX_BITS: Final = 64
 UNNAMED: Final = "unnamed"
 
 _CONTEXT_FIELDS: Final = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+MAX_LAYERS: Final = 65_536
+_LAYER_FIELDS: Final = ("num_hidden_layers", "n_layer", "num_layers")
+_ARCHITECTURE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ALIASES: Final = {"half": "float16", "float": "float32", "double": "float64"}
 # Which types hold every value of a published one. bfloat16 has float32's range at 8 bits, float16 has 11 bits at less
 # range: neither holds the other.
@@ -44,12 +47,16 @@ class HfModel:
     """`context_tokens` is what the model was made for, before a server stretches or cuts it. `dtype` is the published
     type of the weights, or of what is computed with them where they are quantized. `quantization` is the name of the
     method, None where the weights are not quantized; `bits_per_weight` the width of the narrowest quantized weights
-    (their scales not counted), None where it could not be read."""
+    (their scales not counted), None where it could not be read. `architecture` and `adapter` are what the config calls
+    its kind of model and the class that runs it, `layer_count` how many layers that has; None where it does not say."""
 
     context_tokens: int | None
     dtype: str | None
     quantization: str | None
     bits_per_weight: int | None
+    architecture: str | None = None
+    adapter: str | None = None
+    layer_count: int | None = None
 
     def fidelity(self, dtype: str | None) -> Fidelity:
         """The rating when these files are served in `dtype`, a name (`auto` is none). F3 is for published values: in a
@@ -80,7 +87,33 @@ def read_hf_model(folder: Path) -> HfModel:
     method, bits = _quantization(levels)
     if method is None and any(os.path.lexists(folder / name) for name in _SIDE_SECTIONS):
         method = UNNAMED
-    return HfModel(_context(levels), _dtype(levels), method, bits)
+    return HfModel(
+        _context(levels),
+        _dtype(levels),
+        method,
+        bits,
+        _name(config.text("model_type")),
+        _adapter(config),
+        _layers(levels),
+    )
+
+
+def _adapter(config: JsonObject) -> str | None:
+    classes = config.array("architectures") or []
+    return _name(classes[0]) if classes and isinstance(classes[0], str) else None
+
+
+def _name(text: str | None) -> str | None:
+    return text if text is not None and _ARCHITECTURE.fullmatch(text) else None
+
+
+def _layers(levels: list[JsonObject]) -> int | None:
+    for level in levels:
+        for name in _LAYER_FIELDS:
+            count = level.integer(name, minimum=1, maximum=MAX_LAYERS)
+            if count is not None:
+                return count
+    return None
 
 
 def _context(levels: list[JsonObject]) -> int | None:

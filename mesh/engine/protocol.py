@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeGuard, runtime_checkable
 
+from mesh.identity.shard import ShardIdentity
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity, ServeOutcome
 from mesh.schema.request import ServeRequest
@@ -76,6 +77,18 @@ def tool_form(engine: ServingEngine) -> str | None:
     none."""
     form: str | None = getattr(engine, "tool_form", None)
     return form
+
+
+def identity_of(engine: ServingEngine) -> ShardIdentity | None:
+    """What `engine` computes, axis by axis; None where it has none or not all of it is known."""
+    identity: ShardIdentity | None = getattr(engine, "identity", None)
+    return identity
+
+
+def identity_gap_of(engine: ServingEngine) -> str | None:
+    """Why `engine` has no identity, where it knows."""
+    gap: str | None = getattr(engine, "identity_gap", None)
+    return gap
 
 
 def scores_wanted(sink: TokenSink) -> int | None:

@@ -19,6 +19,7 @@ from mesh.engine.grammars import Grammars
 from mesh.engine.hf_model import HfModel, read_hf_model
 from mesh.engine.hf_tokenizer import HfTokenizer, read_hf_tokenizer
 from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, cold_wanted, scores_wanted, taken_whole
+from mesh.engine.same import check_same
 from mesh.engine.template_process import TemplateProcess
 from mesh.engine.vllm_answers import read_at_once, read_streamed
 from mesh.engine.vllm_described import (
@@ -30,16 +31,18 @@ from mesh.engine.vllm_described import (
     settings,
 )
 from mesh.engine.vllm_http import VllmServer
+from mesh.engine.vllm_identity import WeightsFolder, identified
 from mesh.engine.vllm_known import known
 from mesh.engine.vllm_own import Launch, OwnServer
-from mesh.engine.vllm_requests import bent, completion_body, refusal_of
+from mesh.engine.vllm_requests import completion_body, refusal_of, served
 from mesh.engine.vllm_selfcheck import RAW, Numbers, SelfCheck, ask_kind, ask_numbers, measure
 from mesh.engine.vllm_stream import Transcript, Usage
 from mesh.engine.vllm_text import VllmText
-from mesh.errors import EngineError, EngineFailed, EngineUnavailable, UsageError, WeightsChanged
+from mesh.errors import EngineError, EngineFailed, EngineUnavailable, IdentityChanged, UsageError, WeightsChanged
+from mesh.identity.shard import ShardIdentity
 from mesh.identity.weights import Weights, folder_weights
 from mesh.schema.ids import ContentId
-from mesh.schema.outcome import Fidelity, ServeOutcome
+from mesh.schema.outcome import Fidelity
 from mesh.schema.request import ServeRequest
 
 log = logging.getLogger(__name__)
@@ -68,6 +71,8 @@ class VllmEngine:
     template_digest: ContentId | None
     precision: str | None
     settings: Mapping[str, Any]
+    identity: ShardIdentity | None
+    identity_gap: str | None  # why there is none
     process: bytes
     context_tokens: int
     slots: int
@@ -81,6 +86,7 @@ class VllmEngine:
         self._server = VllmServer(config.url, key=config.key, connections=config.slots + _PROBES, idle_s=config.idle_s)
         self._own = None if launch is None else OwnServer(launch, self._server, self._lost, start_s=config.start_s)
         self._weights: Weights | None = None
+        self._folder: WeightsFolder | None = None
         self._model: HfModel | None = None
         self._tokenizer: HfTokenizer | None = None
         self._template: TemplateProcess | None = None
@@ -159,7 +165,10 @@ class VllmEngine:
                 usage = await read_streamed(self._server, body, transcript, sink)
         if self._own is not None:
             self._own.failures = 0
-        return self._served(transcript, usage)
+        return served(
+            transcript, usage, raw=self.max_scores >= 0, delivered_fidelity=int(self.fidelity),
+            weights_digest=self.weights_digest, precision=self.precision,
+        )  # fmt: skip
 
     async def close(self) -> None:
         self._closed, self._up = True, False
@@ -179,6 +188,7 @@ class VllmEngine:
         config = self._config
         if config.weights is not None:
             self._weights = await asyncio.to_thread(folder_weights, config.weights)
+            self._folder = await asyncio.to_thread(WeightsFolder.of, config.weights)
         if self._own is not None:
             await self._own.begin()
         self._facts = await self._identify()
@@ -229,6 +239,7 @@ class VllmEngine:
 
     def _describe(self, check: SelfCheck) -> None:
         facts, config, model = self._facts, self._config, self._model
+        self.identity, self.identity_gap = self._identified(facts)
         self.settings = self._settings(check)
         self.self_check = check
         self.backend_id = backend_id(facts, config)
@@ -246,12 +257,22 @@ class VllmEngine:
         self.process = self._random(16)
 
     def _settings(self, check: SelfCheck) -> dict[str, Any]:
-        return settings(
+        told = settings(
             self._facts, self._config,
             quantization=None if self._model is None else self._model.quantization or "none",
             tokenizer=None if self._tokenizer is None else self._tokenizer.digest,
             template=None if self._template is None else self._template.digest, probe=check.probe,
             logprobs=check.logprobs,
+        )  # fmt: skip
+        identity, _ = self._identified(self._facts)
+        return told if identity is None else {**told, "recipe": identity.recipe.axes}
+
+    def _identified(self, facts: ServerFacts) -> tuple[ShardIdentity | None, str | None]:
+        """What a server of these facts computes, or why nobody can say."""
+        return identified(
+            facts, self._config, self._folder,
+            tokenizer=None if self._tokenizer is None else self._tokenizer.digest,
+            template=None if self._template is None else self._template.digest,
         )  # fmt: skip
 
     @property
@@ -308,6 +329,8 @@ class VllmEngine:
         """Refuse a server that is another than was measured; measure again one that was started again."""
         difference = self._facts.difference(facts)
         if difference is not None:
+            now, _ = self._identified(facts.named(self._facts.fingerprint))
+            check_same(f"vllm server at {self._server.url}", self.identity, now, how=f"{difference}; ")
             raise EngineUnavailable(
                 f"vllm server at {self._server.url}: no longer the one that was measured: {difference}"
             )
@@ -323,6 +346,11 @@ class VllmEngine:
         except EngineError as e:
             self._facts = was
             raise EngineUnavailable(f"vllm server: started again, and it does not answer as it should: {e}") from None
+        try:
+            check_same(f"vllm server at {self._server.url}", self.identity, self._identified(self._facts)[0])
+        except IdentityChanged:
+            self._facts = was
+            raise
         now = self._settings(check)
         changed = sorted(name for name in {*described, *now} if described.get(name) != now.get(name))
         if changed:
@@ -362,19 +390,6 @@ class VllmEngine:
             scores=transcript.wanted, grammar=self._grammars.text(transcript.request.sampling.grammar),
             streamed=streamed, salt=self._random(16).hex() if transcript.cold else None,
         )  # fmt: skip
-
-    def _served(self, transcript: Transcript, usage: Usage | None) -> Served:
-        """`tokens_out` is the server's own count, absent where it was not asked to the end."""
-        outcome = ServeOutcome.of(
-            finish=transcript.finish or "cancelled", counted_by="engine",
-            tokens_in=None if usage is None else usage.prompt_tokens,
-            tokens_out=None if usage is None else len(transcript.tokens),
-            tokens_accepted=len(transcript.tokens), cache_hit_tokens=transcript.cached,
-            delivered_fidelity=int(self.fidelity), weights_digest=self.weights_digest, precision=self.precision,
-        )  # fmt: skip
-        margins = tuple(margin for margin in transcript.margins if margin is not None)
-        whole = len(margins) == len(transcript.tokens) and self.max_scores >= 0 and not bent(transcript.request)
-        return Served(tuple(transcript.tokens), outcome, margins if whole else None)
 
 
 class VllmTextEngine(VllmEngine):

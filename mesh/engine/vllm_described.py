@@ -169,7 +169,7 @@ def settings(
         "logprobs": logprobs,
         "template_source": "none" if template is None else "folder" if config.chat_template is None else "config",
         **{name: facts.cache[name] for name in _CACHE_LABELS if name in facts.cache},
-        **{_NAMES[degree]: int(n) for degree, n in _DEGREES.findall(facts.fingerprint or "")},
+        **degrees(facts),
     }
     given = {
         "dtype": None if config.dtype is None else f"told:{config.dtype}",
@@ -179,3 +179,8 @@ def settings(
         "probe": probe,
     }
     return {**document, **{name: value for name, value in given.items() if value is not None}}
+
+
+def degrees(facts: ServerFacts) -> dict[str, int]:
+    """How many ways the server splits a model, by the names of its settings; those that it does not are absent."""
+    return {_NAMES[degree]: int(n) for degree, n in _DEGREES.findall(facts.fingerprint or "")}

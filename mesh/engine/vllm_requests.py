@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from mesh.engine.protocol import Served
+from mesh.engine.vllm_stream import Transcript, Usage
+from mesh.schema.outcome import ServeOutcome
 from mesh.schema.request import MILLION, ServeRequest
 
 # Between 0 and this vLLM takes another temperature than it is given.
@@ -110,3 +113,17 @@ def bent(request: ServeRequest) -> bool:
     return bool(sampling.logit_bias) or sampling.grammar is not None or (
         sampling.frequency_penalty_u, sampling.presence_penalty_u, sampling.repetition_penalty_u
     ) != (0, 0, 1_000_000)  # fmt: skip
+
+
+def served(transcript: Transcript, usage: Usage | None, *, raw: bool, **told: Any) -> Served:
+    """What the engine gives back. `tokens_out` is the server's own count, absent where it was not asked to the end;
+    `told` is what else the engine says in the outcome, `raw` whether its log-probabilities are the model's own."""
+    made = len(transcript.tokens)
+    outcome = ServeOutcome.of(
+        finish=transcript.finish or "cancelled", counted_by="engine",
+        tokens_in=None if usage is None else usage.prompt_tokens, tokens_out=None if usage is None else made,
+        tokens_accepted=made, cache_hit_tokens=transcript.cached, **told,
+    )  # fmt: skip
+    margins = tuple(margin for margin in transcript.margins if margin is not None)
+    whole = len(margins) == made and raw and not bent(transcript.request)
+    return Served(tuple(transcript.tokens), outcome, margins if whole else None)

@@ -24,6 +24,7 @@ from mesh.gateway.cors import Cors
 from mesh.gateway.embeddings import Embeddings
 from mesh.gateway.evidence import Evidence, Health
 from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, told, where
+from mesh.gateway.identities import Identities
 from mesh.gateway.intake import Intake
 from mesh.gateway.listening import HEADERS, Runner, take_address
 from mesh.gateway.metrics import Metrics
@@ -69,13 +70,14 @@ class Gateway:
         intake = Intake(config.max_body_bytes, config.body_memory_bytes, config.body_timeout_s)
         self._completions = Completions(steward, self.backends, intake, config)
         self._tokens = Tokens(self.backends, intake)
+        self._identities = Identities(self.backends, intake)
         self._embeddings = Embeddings(self.backends, intake)
         self._description = Description(self.backends, metrics=config.metrics, guarded=not self._gate.open)
         self.metrics = Metrics(self.backends, steward.costs)
         steward.observe(self.metrics.sealed)
         steward.observe(journal.write)
         self._evidence = Evidence(steward, self.backends, int(time.time()))
-        self._health = Health(steward, engines)
+        self._health = Health(steward, self.backends.all)
         self._shown = [*Receipts(steward).routes(), *Summary(steward, self.backends).routes()]
         page = Page.installed() if config.page else None
         if page is not None:
@@ -101,6 +103,7 @@ class Gateway:
                 web.post("/v1/embeddings", self._embeddings.refuse),
                 *self._tokens.routes(),
                 *self._evidence.routes(),
+                *self._identities.routes(),
                 *self._shown,
                 web.get("/mesh/v1/grant/balance", Balance(steward=self._steward).show),
                 web.get("/openapi.json", self._description.show),

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from mesh.engine.protocol import Decider, ScoringEngine, ServingEngine, tool_form
+from mesh.engine.protocol import Decider, ScoringEngine, ServingEngine, identity_of, tool_form
 from mesh.errors import (
     BadRequest,
     ContextLengthExceeded,
     DeadlineExceeded,
     EngineUnavailable,
+    IdentityChanged,
     NoCandidate,
     NotFound,
     Overloaded,
@@ -26,6 +27,8 @@ from mesh.gateway.preparing import Prepared, prepare
 from mesh.gateway.room import Room
 from mesh.grant.decision import NOTHING_USED, Used
 from mesh.grant.terms import Terms
+from mesh.identity.mismatch import explain, listed
+from mesh.identity.shard import ShardIdentity
 from mesh.schema.ids import ContentId
 from mesh.schema.value import check_name
 from mesh.steward.admission import Admitted, Offer
@@ -43,9 +46,12 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
+    """`identity` is what the engine was when the gateway began, None where it had none."""
+
     engine: ServingEngine
     room: Room
     aliases: frozenset[str]
+    identity: ShardIdentity | None = None
 
     @property
     def name(self) -> str:
@@ -53,6 +59,18 @@ class Backend:
 
     def answers_to(self, model: str) -> bool:
         return model == self.name or model in self.aliases
+
+    @property
+    def taken_out(self) -> IdentityChanged | None:
+        """Why it may serve nobody until the gateway is started again: it is no longer what it was, and the error names
+        every axis. None where it is."""
+        now = identity_of(self.engine)
+        if self.identity is None or now is self.identity:
+            return None
+        if now is None:
+            return IdentityChanged(f"backend {self.name!r}: no longer says what it is, as it did when it was taken in")
+        changed = explain(self.identity, now)
+        return IdentityChanged(f"backend {self.name!r}: taken out: {listed(changed)}") if changed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +113,7 @@ class Backends:
                     raise UsageError(f"alias {alias!r} of backend {engine.recipe_id!r} is the name of a backend")
             queue = config.queue if route.queue is None else route.queue
             room = Room(engine.slots, queue, config.queue_wait_s, clock)
-            self.all.append(Backend(engine, room, frozenset(route.aliases)))
+            self.all.append(Backend(engine, room, frozenset(route.aliases), identity_of(engine)))
         self._prompt_kinds: dict[bytes, tuple[object, ...]] = {}
 
     @property
@@ -148,6 +166,10 @@ class Backends:
         if grant is not None:
             used = await self._steward.used_up(grant)
             backends = await _unchanged(self._granted(backends, grant, call.max_tokens or 1, used))
+        taken_out = {backend.name: why for backend in backends if (why := backend.taken_out) is not None}
+        if len(taken_out) == len(backends):
+            raise next(iter(taken_out.values()))
+        backends = [backend for backend in backends if backend.name not in taken_out]
         full = [fault for backend in backends if (fault := backend.room.overloaded(caller)) is not None]
         if full and len(full) == len(backends):  # said before the work of tokenizing
             raise min(full, key=lambda fault: fault.retry_after_s)
@@ -162,7 +184,9 @@ class Backends:
             unasked = backend.room.full
             if await self._enter(backend.room, caller, deadline) or unasked:
                 try:
-                    # while this one waited, the engine may have gone
+                    # while this one waited, the engine may have gone, or become another
+                    if (changed := backend.taken_out) is not None:
+                        raise changed
                     offer = offers[backend.name]
                     admitted = await self._steward.choose(
                         [offer], caller=caller, standing=_Inside(standing), grant=grant

@@ -9,9 +9,9 @@ from typing import Any
 from aiohttp import web
 
 import mesh
-from mesh.engine.protocol import ServingEngine
+from mesh.engine.protocol import ServingEngine, identity_of
 from mesh.errors import BadRequest, EngineUnavailable, Forbidden, LedgerError, NotFound, SchemaError
-from mesh.gateway.backends import Backends
+from mesh.gateway.backends import Backend, Backends
 from mesh.gateway.completions import CALLER
 from mesh.ledger import Entry
 from mesh.schema.canonical import decode_map, encode
@@ -61,7 +61,7 @@ class Evidence:
             "created": self._started_s,
             "owned_by": "mesh",
             "context_tokens": max(engine.context_tokens for engine in engines),
-            "mesh": _engine_view(engines[0]) if alone else {"backends": [engine.recipe_id for engine in engines]},
+            "mesh": engine_view(engines[0]) if alone else {"backends": [engine.recipe_id for engine in engines]},
         }
 
     async def steward(self, request: web.Request) -> web.Response:
@@ -75,7 +75,7 @@ class Evidence:
                 "receipts": count,
                 "head": None if head is None else ContentId(head).text,
                 "disclosures_kept_days": None if keep_ns is None else keep_ns // _NS_PER_DAY,
-                "engines": [_engine_view(engine) for engine in self._engines],
+                "engines": [engine_view(engine) for engine in self._engines],
             }
         )
 
@@ -131,9 +131,9 @@ class Evidence:
 class Health:
     """Open to anyone who can connect: says whether it can serve, and nothing of what it served."""
 
-    def __init__(self, steward: Steward, engines: Sequence[ServingEngine]) -> None:
+    def __init__(self, steward: Steward, backends: Sequence[Backend]) -> None:
         self._steward = steward
-        self._engines = engines
+        self._backends = backends
         self.draining = False
 
     async def alive(self, request: web.Request) -> web.Response:
@@ -148,24 +148,29 @@ class Health:
             await self._steward.seal_leftovers()
         except LedgerError:
             reasons.append("the ledger cannot be written")
-        for engine in self._engines:
+        for backend in self._backends:
             try:
-                await engine.ready()
+                if (changed := backend.taken_out) is not None:
+                    raise changed
+                await backend.engine.ready()
             except EngineUnavailable as e:
-                reasons.append(f"{engine.recipe_id}: {e}")
+                reasons.append(f"{backend.name}: {e}")
         if reasons:
             return web.json_response({"status": "not ready", "reasons": reasons}, status=503)
         return web.json_response({"status": "ready"})
 
 
-def _engine_view(engine: ServingEngine) -> dict[str, Any]:
+def engine_view(engine: ServingEngine) -> dict[str, Any]:
     """What a client may know of an engine before it sends anything."""
+    identity = identity_of(engine)
     told: dict[str, Any] = {
         "recipe_id": engine.recipe_id,
         "backend_id": engine.backend_id,
         "fidelity": int(engine.fidelity),
         "settings_digest": settings_digest(dict(engine.settings)).text,
         "weights_digest": None if engine.weights_digest is None else engine.weights_digest.text,
+        "model_artifact_digest": None if identity is None else identity.artifact.model_artifact_digest,
+        "runtime_recipe_digest": None if identity is None else identity.recipe.runtime_recipe_digest,
         "template_digest": None if engine.template_digest is None else engine.template_digest.text,
         "template_source": engine.settings.get("template_source"),
         "precision": engine.precision,

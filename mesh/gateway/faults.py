@@ -19,6 +19,7 @@ from mesh.errors import (
     NoCandidate,
     NotFound,
     Overloaded,
+    RouteIncompatible,
     Unauthorized,
 )
 
@@ -45,6 +46,7 @@ _KINDS: tuple[tuple[type[MeshError], int, str], ...] = (
     (Forbidden, 403, "permission_error"),
     (NotFound, 404, "invalid_request_error"),
     (Conflict, 409, "invalid_request_error"),
+    (RouteIncompatible, 409, "invalid_request_error"),
     (Overloaded, 429, "rate_limit_error"),
     (DeadlineExceeded, 504, "server_error"),
     (EngineUnavailable, 503, "server_error"),
@@ -75,6 +77,8 @@ def error_body(error: MeshError, **mesh: Any) -> dict[str, Any]:
     body = plain_error(told(error), kind, error.code, param=getattr(error, "param", None))
     if isinstance(error, NoCandidate):
         body["error"]["reasons"] = error.reasons
+    if isinstance(error, RouteIncompatible):
+        body["error"] |= {"reasons": error.reasons, "retryable": False}
     if isinstance(error, GrantRefused):
         body["error"]["grant"] = error.grant
     if mesh:

@@ -175,6 +175,8 @@ def describe(models: Sequence[str], *, metrics: bool, guarded: bool) -> dict[str
         "/tokenize": {"post": asked("TokenizeRequest", "Tokens", told="ids; nothing is served")},
         "/detokenize": {"post": asked("DetokenizeRequest", "Text", told="text; nothing is served")},
         "/mesh/v1/steward": {"get": _get("the key, the count, the head, the engines", {_JSON: ref("Steward")})},
+        "/mesh/v1/backends": {"get": _get("the backends, and exactly what each is", {_JSON: {"type": "object"}})},
+        "/mesh/v1/handshake": {"post": _post("HandshakeRequest", _HANDSHAKE)},
         "/mesh/v1/receipts": {
             "get": _get("the receipts, newest first, a page at a time", {_JSON: ref("Receipts")}, _SEARCH)
         },
@@ -245,6 +247,10 @@ _SEARCH = [
     _asked("basis", {"enum": list(BASES)}),
     *(_asked(name, {**TEXT, "description": "a time, as in a trust file"}) for name in ("from", "until")),
 ]
+_HANDSHAKE: dict[str, Any] = {
+    "200": {"description": "a backend is what the peer is", "content": {_JSON: {"schema": {"type": "object"}}}},
+    "409": {"description": "none is, and why", "content": {_JSON: {"schema": ref("Error")}}},
+}
 _LINKS = {
     **dict.fromkeys(("/v1/chat/completions", "/v1/completions", "/mesh/v1/decide"), _TO_RECEIPT),
     "/mesh/v1/steward": {

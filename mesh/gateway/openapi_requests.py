@@ -232,6 +232,9 @@ def request_schemas(models: Sequence[str]) -> dict[str, Schema]:
         },
         "TokenizeRequest": {"anyOf": _tokenize(model, messages)},
         "DetokenizeRequest": closed({"tokens": _IDS}, {"model": model}),
+        "HandshakeRequest": {
+            "anyOf": [closed({shown: {"type": "object"}}, {"model": model}) for shown in ("fingerprint", "identity")]
+        },
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mesh.engine.protocol import ServingEngine
+from mesh.engine.protocol import ServingEngine, identity_of
 from mesh.errors import Invalid
 from mesh.replay.verdict import Reason
 from mesh.schema.disclosure import settings_digest
@@ -41,12 +41,14 @@ class EngineFacts:
 
     @classmethod
     def of_engine(cls, engine: ServingEngine) -> EngineFacts:
-        """No engine runs under a blueprint or a runtime recipe yet, so both are absent."""
+        """No engine runs under a blueprint yet, so that is absent."""
+        identity = identity_of(engine)
         return cls(
             backend_id=engine.backend_id,
             recipe_id=engine.recipe_id,
             settings_digest=settings_digest(dict(engine.settings)),
             weights_digest=engine.weights_digest,
+            runtime_recipe_digest=None if identity is None else bytes.fromhex(identity.recipe.runtime_recipe_digest),
         )
 
 
@@ -83,11 +85,26 @@ def settings_detail(digest: bytes, disclosed: dict[str, Any], here: Mapping[str,
     That is all the disclosed document is for. The receipt is compared by its digest, so a wrong document can neither
     help nor harm a serve, and nothing is concluded from it.
     """
-    try:
-        if settings_digest(disclosed) != digest:
-            return None
-    except Invalid:
+    return _differences(disclosed, here) if _is_document(digest, disclosed) else None
+
+
+def recipe_detail(digest: bytes, disclosed: dict[str, Any], here: Mapping[str, Any]) -> str | None:
+    """Which axes of the runtime recipe differ, from what two settings documents say of them; None where they do not, or
+    where the disclosed one is not the one that the receipt names."""
+    theirs, ours = disclosed.get("recipe"), here.get("recipe")
+    if not isinstance(theirs, dict) or not isinstance(ours, dict) or not _is_document(digest, disclosed):
         return None
+    return _differences(theirs, ours) or None
+
+
+def _is_document(digest: bytes, disclosed: dict[str, Any]) -> bool:
+    try:
+        return settings_digest(disclosed) == digest
+    except Invalid:
+        return False
+
+
+def _differences(disclosed: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     absent = object()
     names = [n for n in sorted({*disclosed, *here}) if disclosed.get(n, absent) != here.get(n, absent)]
     told = [

@@ -15,7 +15,7 @@ from mesh.engine.protocol import ServingEngine, TextEngine, runs_cold
 from mesh.errors import EngineError, MeshError
 from mesh.replay.claim import Claim, Fault
 from mesh.replay.decoding import Decoding, decode
-from mesh.replay.facts import EngineFacts, first_other, settings_detail
+from mesh.replay.facts import EngineFacts, first_other, recipe_detail, settings_detail
 from mesh.replay.verdict import Prompt, Verdict, field_diverged, not_replayable, output_diverged, verified
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.envelope import RECEIPT_TYPE, verify
@@ -103,10 +103,11 @@ def _row_6(claim: Claim, engine: ServingEngine) -> Verdict | None:
     other = first_other(EngineFacts.of_block(claim.receipt.engine), EngineFacts.of_engine(engine))
     if other is None:
         return None
-    detail = other.detail
+    detail, digest = other.detail, claim.receipt.engine.settings_digest
     if other.reason == "other-settings":
-        digest = claim.receipt.engine.settings_digest
         detail = settings_detail(digest, claim.disclosure.settings, engine.settings) or detail
+    elif other.field == "runtime_recipe_digest":
+        detail = recipe_detail(digest, claim.disclosure.settings, engine.settings) or detail
     return not_replayable(6, other.reason, field=other.field, detail=detail)
 
 

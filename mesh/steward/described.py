@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mesh.engine.protocol import ServingEngine
+from mesh.engine.protocol import ServingEngine, identity_of
 from mesh.schema.canonical import encode
 from mesh.schema.disclosure import settings_digest
 from mesh.schema.receipt import EngineBlock
@@ -23,6 +23,8 @@ class Described:
 
 def describe(engine: ServingEngine, *, deterministic: bool) -> Described:
     settings = dict(engine.settings)
+    identity = identity_of(engine)
+    artifact, recipe = (None, None) if identity is None else map(bytes.fromhex, identity.fingerprint.key)
     block = EngineBlock.of(
         backend_id=engine.backend_id,
         recipe_id=engine.recipe_id,
@@ -32,5 +34,7 @@ def describe(engine: ServingEngine, *, deterministic: bool) -> Described:
         process=engine.process,
         weights_digest=engine.weights_digest,
         template_digest=engine.template_digest,
+        model_artifact_digest=artifact,
+        runtime_recipe_digest=recipe,
     )
     return Described(block, block.to_cbor(), settings, encode(settings))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh.engine.protocol import ServingEngine
+from mesh.engine.protocol import ServingEngine, identity_of
 from mesh.grant.frame import Frame
 from mesh.schema.limits import MAX_UINT
 
@@ -10,7 +10,8 @@ from mesh.schema.limits import MAX_UINT
 def frame_of(
     engine: ServingEngine, *, steward: bytes, now_ns: int, prompt_tokens: int, max_tokens: int, est_uj: int | None
 ) -> Frame:
-    """What the engine is, and not what the request says of it. It names no blueprint and no runtime recipe."""
+    """What the engine is, and not what the request says of it. It names no blueprint."""
+    identity = identity_of(engine)
     return Frame.of(
         steward=steward,
         recipe_id=engine.recipe_id,
@@ -20,5 +21,6 @@ def frame_of(
         max_tokens=max_tokens,
         now_ns=now_ns,
         weights_digest=engine.weights_digest,
+        runtime_recipe_digest=None if identity is None else bytes.fromhex(identity.recipe.runtime_recipe_digest),
         est_uj=None if est_uj is None else min(est_uj, MAX_UINT),
     )

@@ -21,6 +21,7 @@ from mesh.engine.reference import ReferenceEngine
 from mesh.grant.making import issue
 from mesh.grant.text import grant_text
 from mesh.schema.disclosure import Disclosure, pack_ids
+from tests.identity.identities import block
 from tests.support.stewards import KEY, PROMPT, Client, request, running
 from tests.support.tiny_gguf import write_tiny_gguf
 
@@ -163,6 +164,25 @@ weights digest empty                                                  | 10 | emp
 weights digest garbage                                                | 10 | garbage: magic
 weights digest                                                        | 2  | PATH
 
+identity                                                              | 2  | ACTION
+identity fingerprint small.json                                       | 0  | model artifact
+identity fingerprint none                                             | 3  | none: no such file or directory
+identity fingerprint folder                                           | 10 | folder: not a regular file
+identity fingerprint empty                                            | 10 | empty: identity: not JSON
+identity fingerprint garbage                                          | 10 | garbage: identity: not UTF-8
+identity explain small.json small.json                                | 0  | same
+identity explain small.json wide.json                                 | 10 | kv_dtype
+identity explain small.json                                           | 2  | B
+identity check-route small.json                                       | 0  | route
+identity check-route half.json                                        | 10 | layers 2 to 4
+identity check-route small.json --registry --state state              | 10 | unknown
+identity check-route small.json --registry --state none               | 3  | none: no ledger here
+identity check-route small.json --for-certification                   | 2  | --registry
+identity of --reference                                               | 2  | --reference
+identity of --gguf none                                               | 3  | none: no such file or directory
+identity of --gguf garbage                                            | 10 | garbage: magic
+identity of --gguf tiny.gguf --weights folder                         | 2  | --weights does not apply
+
 meter                                                                 | 2  | ACTION
 meter probe --meter rapl=none                                         | 0  | no-powercap
 meter probe --meter rapl=folder                                       | 0  | no-zones
@@ -270,6 +290,10 @@ def filled(place: Path, made) -> Path:
     write_tiny_gguf(place / "tiny.gguf")
     (place / "trust").write_text("ed25519:" + made.sealed[0].value.steward.hex() + "\n")
     (place / "stranger").write_text("# somebody else\ned25519:" + b"\x01".rjust(32, b"\x58").hex() + "\n")
+    for name, identity in {
+        "small": block(), "wide": block(recipe__kv_dtype="f16"), "half": block(shard_end=2),
+    }.items():  # fmt: skip
+        (place / f"{name}.json").write_text(json.dumps(identity))
     (place / "plain.json").write_text('{"choices": []}')
     grant = issue(KEY, {"max-tokens": 9}, random=bytes)
     (place / "good.grant").write_text(grant_text(grant) + "\n")

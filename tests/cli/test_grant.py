@@ -60,7 +60,8 @@ def test_a_grant_without_caveats_says_so(mesh, key):
 def test_every_caveat_has_a_flag(mesh, key):
     grant, issuer = issued(
         mesh, key, "--model-in", "b3:" + "02" * 32, "--model-in", WEIGHTS.text, "--recipe-in", "tiny", "--recipe-in",
-        "b3:" + "03" * 32, "--backend-in", "a/b/c/d/e/f", "--blueprint-in", "b3:" + "04" * 32, "--steward-in", STEWARD,
+        "sha256:" + "03" * 32, "--backend-in", "a/b/c/d/e/f", "--blueprint-in", "b3:" + "04" * 32, "--steward-in",
+        STEWARD,
         "--fidelity-at-least", "1", "--max-tokens", "8", "--max-uj", "7", "--not-before", "2026-01-01T00:00:00Z",
         "--not-after", "2027-01-01T00:00:00Z", "--total-uj", "70", "--total-tokens", "80",
     )  # fmt: skip
@@ -81,7 +82,8 @@ def test_every_caveat_has_a_flag(mesh, key):
     "flags",
     [
         ("--model-in", "b3:00"), ("--steward-in", "b3:" + "00" * 32), ("--max-tokens", "many"), ("--max-uj", "-1"),
-        ("--not-after", "friday"), ("--blueprint-in", "x"), ("--no-such", "1"),
+        ("--not-after", "friday"), ("--blueprint-in", "x"), ("--no-such", "1"), ("--recipe-in", "b3:03"),
+        ("--recipe-in", "sha256:03"),
     ],
 )  # fmt: skip
 def test_flags_that_cannot_be_read_are_wrong_usage(mesh, key, flags):

@@ -134,12 +134,15 @@ def test_replay_after_a_restart_and_on_other_engines(model: Path, tmp_path: Path
     write_tiny_gguf(other, seed=2)
     for flags, reason in (
         (("--gguf", other, "--name", "tiny"), "other-weights"),
-        ((*engine, "--kv-type", "f16"), "other-settings"),
-        (("--gguf", model, "--name", "else"), "other-recipe"),
+        ((*engine, "--kv-type", "f16"), "other-recipe"),
+        ((*engine, "--context", "512"), "other-settings"),
         (("--reference", "--name", "tiny"), "other-backend"),
     ):
         code, verdict = mesh("replay", receipt, disclosure, "--trust", trust, *flags)
         assert (code, verdict["verdict"], verdict["reason"]) == (11, "not-replayable", reason)
+    # the recipe is the same by its digest, whatever its server is called
+    code, verdict = mesh("replay", receipt, disclosure, "--trust", trust, "--gguf", model, "--name", "else")
+    assert (code, verdict["verdict"]) == (0, "verified")
     code, verdict = mesh("replay", receipt, "--trust", trust, *engine)
     assert (code, verdict["reason"]) == (11, "no-opening")
 

@@ -76,12 +76,17 @@ def test_a_connection_that_was_merely_closed_is_no_restart(tmp_path: Path) -> No
     [
         ({"numbers": "bfloat16"}, "was started again and gives other numbers than before"),
         ({"version": "0.33.0"}, "its version was '0.32.0' and is '0.33.0'"),
+        ({"version": "0.33.0"}, "runtime: runtime_version is 'vllm/0.33.0', expected 'vllm/0.32.0'"),
         ({"name": "other"}, "its model was 'tiny' and is 'other'"),
         ({"root": "elsewhere"}, "its root was 'tiny' and is 'elsewhere'"),
         ({"context": 1024}, "its context_tokens was 2048 and is 1024"),
         ({"cache_dtype": "fp8"}, "its cache_dtype was 'auto' and is 'fp8'"),
+        ({"cache_dtype": "fp8"}, "cache-layout: kv_dtype is 'fp8', expected 'float32'"),
         ({"others": ("lora",)}, "serves 'tiny', 'lora': say which one"),
-        ({"fingerprint": "vllm-0.32.0-tp2-0a1b2c3d"}, "has other settings (tensor_parallel) than before"),
+        (
+            {"fingerprint": "vllm-0.32.0-tp2-0a1b2c3d"},
+            "backend: backend_id is 'vllm/cpu tensor_parallel=2', expected 'vllm/cpu'",
+        ),
         ({"ignored": frozenset({"return_token_ids"})}, "does not answer as it should: vllm server at "),
         ({"ignored": frozenset({"logprobs"})}, "gives no log-probabilities"),
         ({"clip": 100}, "clipped a prompt or an answer"),

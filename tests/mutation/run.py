@@ -57,6 +57,7 @@ class Room:
 
 SLOW = "--ignore=tests/schema/test_cddl.py --ignore=tests/schema/test_properties.py"
 SCHEMA, REPLAY, GRANT = "tests/schema/test_", "tests/replay/test_", "tests/grant/test_"
+IDENTITY = "tests/identity/test_"
 ROOMS = {
     room.folder: room
     for room in (
@@ -99,6 +100,19 @@ ROOMS = {
             ),
         ),
         Room(
+            "mesh/identity",
+            {
+                "derived": "tests/engine/test_gguf_identity.py",
+                "fields": f"{IDENTITY}shard.py",
+                "shard": f"{IDENTITY}shard.py",
+                "recipe": f"{IDENTITY}shard.py",
+                "artifact": f"{IDENTITY}shard.py",
+                "registry": f"{IDENTITY}route.py",
+                "evidence": f"{IDENTITY}route.py",
+            },
+            (f"{IDENTITY}shard.py {IDENTITY}route.py {IDENTITY}identity_properties.py", "tests/identity"),
+        ),
+        Room(
             "mesh/grant",
             {
                 "caveats": f"{GRANT}caveats.py",
@@ -110,7 +124,7 @@ ROOMS = {
     )
 }
 # How many are tried of the rooms that decide about evidence together, and of those that decide what is let in.
-SAMPLES = ((("mesh/schema", "mesh/replay"), 300), (("mesh/grant",), 100))
+SAMPLES = ((("mesh/schema", "mesh/replay"), 300), (("mesh/grant",), 100), (("mesh/identity",), 60))
 # What is imported before pytest starts is not rewritten, and need not be.
 PYTEST = (
     "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"

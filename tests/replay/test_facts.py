@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from mesh.engine.reference import ReferenceEngine
-from mesh.replay.facts import EngineFacts, first_other, settings_detail
+from mesh.replay.facts import EngineFacts, first_other, recipe_detail, settings_detail
 from mesh.schema.disclosure import settings_digest
 
 A, B = b"\x01" * 32, b"\x02" * 32
@@ -84,6 +84,18 @@ def test_settings_detail_lets_no_control_character_through() -> None:
     told = settings_detail(settings_digest(theirs), theirs, {})
     assert told is not None
     assert told.isprintable()
+
+
+def test_recipe_detail_names_the_axes_that_differ() -> None:
+    theirs = {"kv": "x", "recipe": {"kv_dtype": "q8_0", "runtime_version": "1"}}
+    here = {"kv": "y", "recipe": {"kv_dtype": "f16", "runtime_version": "1"}}
+    told = recipe_detail(settings_digest(theirs), theirs, here)
+    assert told == "kv_dtype: the receipt has 'q8_0', this engine 'f16'"
+    assert recipe_detail(A, theirs, here) is None
+    assert recipe_detail(settings_digest(theirs), theirs, {"kv": "y"}) is None
+    assert recipe_detail(settings_digest(here), here, here) is None
+    without = {"recipe": "q8_0"}
+    assert recipe_detail(settings_digest(without), without, here) is None
 
 
 def test_settings_detail_is_bounded() -> None:

@@ -51,7 +51,8 @@ def write_model_folder(
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "architectures": ["LlamaForCausalLM"], "bos_token_id": 0, "dtype": dtype, "eos_token_id": EOS,
-        "hidden_size": 8, "max_position_embeddings": CONTEXT, "model_type": "llama", "vocab_size": VOCABULARY,
+        "hidden_size": 8, "max_position_embeddings": CONTEXT, "model_type": "llama", "num_hidden_layers": 2,
+        "vocab_size": VOCABULARY,
     }  # fmt: skip
     special = [
         {"id": i, "content": content, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
