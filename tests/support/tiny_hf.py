@@ -21,8 +21,10 @@ TEMPLATE = (
 )
 
 
-def write_tiny_hf(folder: Path, *, seed: int = 0, defaults: dict[str, Any] | None = None) -> Path:
-    """The folder. `defaults` are sampling defaults for its generation_config.json."""
+def write_tiny_hf(
+    folder: Path, *, seed: int = 0, defaults: dict[str, Any] | None = None, context: int = CONTEXT
+) -> Path:
+    """The folder. `defaults` are sampling defaults for its generation_config.json, `context` is in tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = _vocabulary()
     files = {
@@ -30,14 +32,14 @@ def write_tiny_hf(folder: Path, *, seed: int = 0, defaults: dict[str, Any] | Non
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32",
             "vocab_size": len(vocabulary), "hidden_size": HIDDEN, "intermediate_size": MLP,
             "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
-            "head_dim": HEAD, "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+            "head_dim": HEAD, "max_position_embeddings": context, "rms_norm_eps": 1e-6, "hidden_act": "silu",
             "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, "tie_word_embeddings": False,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
         },
         "generation_config.json": {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, **(defaults or {})},
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>",
-            "pad_token": "</s>", "model_max_length": CONTEXT, "clean_up_tokenization_spaces": False,
+            "pad_token": "</s>", "model_max_length": context, "clean_up_tokenization_spaces": False,
         },
         "tokenizer.json": _tokenizer(vocabulary),
     }  # fmt: skip
