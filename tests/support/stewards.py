@@ -82,7 +82,8 @@ def outcome(**changes: Any) -> Callable[[Served], Served]:
 
 
 # one per test run: a ledger claims its key for the whole machine
-KEY = SigningKey(os.environ.setdefault("MESH_TEST_SEED", os.urandom(16).hex()).encode())
+_SEED = "MESH_TEST_SEED_" + os.environ.get("PYTEST_XDIST_WORKER", "")  # a conftest may be read before there are workers
+KEY = SigningKey(os.environ.setdefault(_SEED, os.urandom(16).hex()).encode())
 
 
 AnySteward = TypeVar("AnySteward", bound=Steward)

@@ -162,11 +162,12 @@ def test_other_dtype_is_another_setting_and_where_that_is_not_looked_at_other_id
     async def main(*, told: str) -> list[Verdict]:
         return await replay_all(await VllmEngine.start(config(server, model, dtype=told, margins=True)), greedy)
 
-    # what the operator tells is one thing that differs, what was measured the other: a lie does not help
-    for told in ("bfloat16", "float32"):
+    # what the operator tells is one thing that differs, and an axis of the recipe; what was measured the other: a lie
+    # does not help
+    for told, reason in (("bfloat16", "other-recipe"), ("float32", "other-settings")):
         verdicts = asyncio.run(main(told=told))
-        assert {(v.kind, v.reason) for v in verdicts} == {("not-replayable", "other-settings")}
-        assert all("probe" in (v.detail or "") for v in verdicts)
+        assert {(v.kind, v.reason) for v in verdicts} == {("not-replayable", reason)}
+        assert all(("dtype" if told == "bfloat16" else "probe") in (v.detail or "") for v in verdicts)
 
     monkeypatch.setattr(replayer, "first_other", lambda receipt, here: None)
     monkeypatch.setattr(VllmEngine, "deterministic", lambda self, request: True)
