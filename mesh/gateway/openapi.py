@@ -22,6 +22,7 @@ from mesh.schema.limits import MAX_UINT
 from mesh.schema.outcome import FINISHES
 
 _ANY: Schema = {}
+_REASONS: Schema = {"type": ["object", "array"]}  # by backend; of a handshake each with its axis
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _NUMBER: Schema = {"type": "number"}
 _JSON = "application/json"
@@ -102,7 +103,7 @@ _ANSWERS: dict[str, Schema] = {
         "error",
         error=_answer(
             "message", "type", "param", "code",
-            message=TEXT, type=TEXT, param=_or_null(TEXT), code=_or_null(TEXT), reasons={"type": "object"}, grant=_ANY,
+            message=TEXT, type=TEXT, param=_or_null(TEXT), code=_or_null(TEXT), reasons=_REASONS, grant=_ANY,
             mesh=_ANY,
         ),
     ),
