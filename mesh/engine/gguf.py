@@ -19,6 +19,7 @@ from mesh.engine.gguf_described import LOADING_S, GgufConfig, SelfCheck, backend
 from mesh.engine.gguf_identity import gguf_identity
 from mesh.engine.gguf_process import ChildProcess, Message, restart_delay_s
 from mesh.engine.gguf_running import Running, decide_message, fault_of, refusal_of, serve_message
+from mesh.engine.gguf_texts import Texts
 from mesh.engine.gguf_watch import PING, SERVES, TEXTS, Watch
 from mesh.engine.grammars import Grammars
 from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, scores_wanted
@@ -77,7 +78,7 @@ class GgufEngine:
         self._restart_at = 0.0  # monotonic seconds
         self._failures = 0  # since a serve last ended well
         self._running: dict[int, Running] = {}
-        self._texts: dict[int, asyncio.Future[list[int]]] = {}
+        self._texts = Texts()
         self._numbered = 0
         self._grammars = Grammars()
         self.learn = self._grammars.learn
@@ -192,17 +193,7 @@ class GgufEngine:
         child = self._child
         if child is None or not self._up.is_set():
             raise self._unavailable()
-        number = self._number()
-        answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-        self._texts[number] = answer
-        self._watch.owe(TEXTS)
-        try:
-            child.send({"op": "encode", "call": number, "text": text, "special": special, "bare": bare})
-            return await answer
-        finally:
-            del self._texts[number]
-            if not self._texts:
-                self._watch.settle(TEXTS)
+        return await self._texts.ask(child, self._watch, self._number(), text, special=special, bare=bare)
 
     def piece(self, token: int) -> bytes:
         if not 0 <= token < len(self._pieces):
@@ -388,19 +379,13 @@ class GgufEngine:
 
     def _answer(self, call: int, answer: list[int] | EngineError) -> None:
         self._watch.sign(TEXTS)
-        waiting = self._texts.get(call)
-        if waiting is None or waiting.done():
-            return
-        if isinstance(answer, EngineError):
-            waiting.set_exception(answer)
-        else:
-            waiting.set_result(answer)
+        self._texts.answer(call, answer)
 
     def _fail_all(self, reason: EngineError) -> None:
-        waiting: list[asyncio.Future[Any]] = [running.done for running in self._running.values()]
-        for future in [*waiting, *self._texts.values()]:
-            if not future.done():
-                future.set_exception(type(reason)(str(reason)))
+        for running in self._running.values():
+            if not running.done.done():
+                running.done.set_exception(type(reason)(str(reason)))
+        self._texts.fail(reason)
 
     # --- one serve
 
