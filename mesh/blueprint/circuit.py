@@ -23,8 +23,8 @@ MAX_BLOCKS: Final = 1 << 16
 MAX_FORMATS: Final = 256
 
 KINDS: Final = (
-    "input", "embedding", "norm", "linear", "rope", "cache", "attention", "activation", "router", "experts", "add",
-    "quantize", "head", "output",
+    "input", "embedding", "norm", "linear", "rope", "rotate", "cache", "attention", "activation", "router", "experts",
+    "add", "quantize", "head", "output",
 )  # fmt: skip
 SOURCES: Final = frozenset({"input"})  # kinds that nothing flows into
 

@@ -54,6 +54,7 @@ class GgufConfig:
     fidelity: Fidelity | None = None
     watts_u: int | None = None
     silent_s: float = 120.0
+    blueprint_id: bytes | None = None  # of the blueprint that all this comes from
 
     def __post_init__(self) -> None:
         for name, least, most in (

@@ -76,7 +76,8 @@ def test_other_bytes_are_refused(kind: p.Kind, spelled: str) -> None:
     [
         (s.U16, 65536), (s.U16, -1), (s.U16, True), (s.U16, 1.0), (s.U8, 256), (s.I16, 32768), (s.BOOL, 1),
         (s.Text(2), "abc"), (s.Text(9), ""), (s.Text(9), "\ud800"), (s.Text(9), b"a"), (s.CHAR, "ab"),
-        (s.Bytes(1), "a"), (s.Fixed(2), b"abc"), (s.F32, float("nan")), (s.F32, -0.0), (s.F32, 1e300), (s.F32, 0.1), (s.F64, 1),
+        (s.Bytes(1), "a"), (s.Fixed(2), b"abc"), (s.F32, float("nan")), (s.F32, -0.0), (s.F32, 1e300), (s.F32, 0.1),
+        (s.F64, 1),
         (p.Seq(s.U8, 1), (1, 2)), (p.Seq(s.U8, 9), [1]), (p.Tuple(s.U8), (1, 2)), (p.Map(s.U8, s.U8, 0), {1: 1}),
         (PAIR, Empty()), (EITHER, 1), (s.Words("a"), "b"), (s.Constant("x"), "y"), (s.Unsigned(32, 5), 6),
     ],
