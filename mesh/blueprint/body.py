@@ -15,7 +15,7 @@ from typing import Final
 from mesh.blueprint import postcard as p
 from mesh.blueprint.circuit import CIRCUIT, MAX_NODES, Circuit
 from mesh.blueprint.container import MAX_MODULES
-from mesh.blueprint.postcard_scalars import U32, U64, Constant, Fixed, Text, Words
+from mesh.blueprint.postcard_scalars import U32, U64, Constant, Fixed, Text, Unsigned, Words
 from mesh.blueprint.settings import SETTINGS, Settings
 from mesh.errors import BodyError, KernelError
 
@@ -23,6 +23,7 @@ SCHEMA: Final = "mesh-blueprint/1"
 MODES: Final = ("prefill", "decode")
 MAX_ARMS: Final = 64
 MAX_KERNELS: Final = 4096
+MAX_REVISION: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,7 @@ BODY: Final = p.Struct(
     schema=Constant(SCHEMA),
     name=_NAME,
     lineage=Fixed(16),
-    revision=U64,
+    revision=Unsigned(64, MAX_REVISION),
     checkpoint=p.Struct(
         Checkpoint, format=Words("gguf", "safetensors"), weights_digest=_DIGEST, content_digest=_DIGEST,
         architecture=_NAME, architecture_digest=_DIGEST, layers=U32, precision=_NAME,

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mesh.blueprint.verification import Blueprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +21,7 @@ class ReferenceSpec:
 
 @dataclass(frozen=True, slots=True)
 class GgufSpec:
-    """A GGUF model. None is the engine's default."""
+    """A GGUF model. None is the engine's default. Under a `blueprint` it says all but where the model is."""
 
     path: Path
     name: str | None = None
@@ -30,6 +34,7 @@ class GgufSpec:
     chat_template: Path | None = None
     tokenizer_pre: str | None = None
     eos_id: int | None = None
+    blueprint: Blueprint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class VllmSpec:
     flags: tuple[str, ...] = field(default=())
     start_s: int | None = None
     margins: bool = False
+    blueprint: Blueprint | None = None
     gpus: tuple[int | str, ...] | None = None  # this machine's cards that it computes on; None where nobody said
 
 

@@ -54,8 +54,15 @@ def settings_of(config: GgufConfig, model: GgufModel, environment: Mapping[str, 
     )  # fmt: skip
 
 
-def config_of(settings: GgufSettings, path: Path, *, blueprint_id: bytes, watts_u: int | None = None) -> GgufConfig:
-    """The configuration that these settings are, for the file at `path`."""
+def config_of(
+    settings: GgufSettings,
+    path: Path,
+    *,
+    blueprint_id: bytes,
+    environment: Mapping[str, str],
+    watts_u: int | None = None,
+) -> GgufConfig:
+    """The configuration that these settings are, for the file at `path`; the child gets `environment` alone."""
     return GgufConfig(
         path, recipe_id=settings.name, slots=settings.slots, context_tokens=settings.context_tokens,
         kv_type=settings.kv_type, flash_attention=settings.flash_attention, n_batch=settings.n_batch,
@@ -63,7 +70,7 @@ def config_of(settings: GgufSettings, path: Path, *, blueprint_id: bytes, watts_
         use_extra_bufts=settings.repack, together_always=settings.together_always,
         chat_template=settings.chat_template, tokenizer_pre=settings.tokenizer_pre, eos_id=settings.eos_id,
         fidelity=None if settings.fidelity is None else Fidelity(settings.fidelity), watts_u=watts_u,
-        blueprint_id=blueprint_id,
+        blueprint_id=blueprint_id, environment=environment,
     )  # fmt: skip
 
 

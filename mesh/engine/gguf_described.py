@@ -55,6 +55,7 @@ class GgufConfig:
     watts_u: int | None = None
     silent_s: float = 120.0
     blueprint_id: bytes | None = None  # of the blueprint that all this comes from
+    environment: Mapping[str, str] | None = None  # the child's, whole; None: what this process has
 
     def __post_init__(self) -> None:
         for name, least, most in (
