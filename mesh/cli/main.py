@@ -24,6 +24,7 @@ from mesh.cli import (
     meter,
     receipts,
     replay,
+    runtime,
     serve,
     verify,
     weights,
@@ -45,6 +46,7 @@ COMMANDS = (
     weights,
     identity,
     blueprint,
+    runtime,
     meter,
     conformance,
 )
