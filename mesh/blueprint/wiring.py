@@ -211,7 +211,7 @@ class Wiring:
         first = self._one(layer, role)
         wanted = self._numerics.requantized.get(self._tensor_formats[self.weights[first.weight].name])
         if wanted is not None and wanted != flow.format:
-            flow = self._quantized(name, flow, wanted)
+            flow = self._quantized(f"{name} input", flow, wanted)
         matrices = tuple(one.weight for one in self._parts[layer, role] if not one.bias)
         node = self._add(name, kind, matrices[:1] if kind == "head" else matrices)
         self._connect(flow, node)

@@ -10,6 +10,7 @@ from typing import Any
 from mesh.cli import blueprint_keys, blueprint_make, blueprint_view
 from mesh.cli.caveats import moment
 from mesh.cli.engines import add_engine_flags, add_trusted_flags
+from mesh.cli.state import add_state_flag
 
 
 def add(commands: Any) -> None:
@@ -115,3 +116,7 @@ def _add_viewing(actions: Any) -> None:
     _file(comparing, "a")
     _file(comparing, "b")
     comparing.set_defaults(run=blueprint_view.run_diff)
+
+    telling = actions.add_parser("history", help="what was served under here, and what was allowed to be")
+    add_state_flag(telling)
+    telling.set_defaults(run=blueprint_view.run_history)

@@ -59,14 +59,7 @@ def _body(spec: GgufSpec | VllmSpec, *, title: str | None, **told: Any) -> Body:
         from mesh.identity.model import read_model
 
         return body_of(read_model(spec.path), config, name=title or config.recipe_id, **told)
-    from mesh.engine.vllm_blueprint import folder_body
-
-    assert spec.weights is not None
-    name = spec.name or spec.weights.resolve().name
-    return folder_body(
-        spec.weights, executable=spec.executable, name=title or name, served=name, slots=spec.slots,
-        device=spec.device, flags=spec.flags, chat_template=None, **told,
-    )  # fmt: skip
+    raise UsageError("--vllm-managed: blueprints are built of GGUF models alone so far")
 
 
 def _counts(body: Body) -> dict[str, int]:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from mesh.cli.blueprint_files import opened, read_policy
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED
+from mesh.cli.state import state_of
 
 if TYPE_CHECKING:
     from mesh.blueprint.body import Body
     from mesh.blueprint.container import Container, Locator
     from mesh.blueprint.verification import Blueprint
+    from mesh.ledger import ServedUnder
 
 _NS_PER_S = 10**9
 
@@ -172,3 +174,24 @@ def _body(path: Path) -> Body:
 
     with opened(path) as container:
         return read_unverified(container).body
+
+
+def run_history(args: argparse.Namespace) -> int:
+    from mesh.schema.trust import time_text
+
+    with state_of(args).open_reader() as reader:
+        starts = reader.blueprints()
+    if args.json:
+        emit({"starts": [_start(one) for one in starts]})
+    else:
+        for one in starts:
+            allowed = "" if one.allowed is None else f", ALLOWED: {one.allowed}"
+            name, lineage = f"sha256:{one.blueprint_id.hex()}", one.lineage.hex()
+            say(f"{time_text(one.at_ns)}  {name}, revision {one.revision} of {lineage}{allowed}")
+    return ACCEPTED
+
+
+def _start(one: ServedUnder) -> dict[str, Any]:
+    told = {"at_ns": str(one.at_ns), "blueprint_id": f"sha256:{one.blueprint_id.hex()}", "lineage": one.lineage.hex()}
+    allowed = {} if one.allowed is None else {"allowed": one.allowed}
+    return {**told, "revision": one.revision, **allowed}

@@ -33,6 +33,7 @@ _APPLIES = {
 }
 _CHOICES = tuple(dict.fromkeys(flag for flags in _APPLIES.values() for flag in flags))
 ENGINE_FLAGS = (*KINDS, "name", *_CHOICES, "cpu_watts")
+BLUEPRINT_FLAGS = ("blueprint", "blueprint_root", "blueprint_revoked")
 # Where a program is and how long it may take moves no number: what it is, is checked.
 _PLACES = ("vllm_executable", "vllm_start_s")
 _MAX_WHOLE = 2**31 - 1  # what the engines' C code counts with
@@ -136,7 +137,7 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
             raise UsageError(f"{spelled(flag)} does not apply to {spelled(kind)}")
     if getattr(args, "blueprint", None) is not None:
         return _governed(args, kind)
-    for flag in ("blueprint_root", "blueprint_revoked"):
+    for flag in BLUEPRINT_FLAGS[1:]:
         if getattr(args, flag, None):
             raise UsageError(f"{spelled(flag)} does not go without --blueprint")
     template = None if args.chat_template is None else Path(args.chat_template)

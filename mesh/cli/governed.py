@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mesh.cli.blueprint_files import opened, read_policy
-from mesh.cli.specs import EngineSpec, GgufSpec, VllmSpec
+from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.errors import BodyError, UsageError
 
 if TYPE_CHECKING:
     from mesh.blueprint.verification import Blueprint
     from mesh.engine.gguf_described import GgufConfig
     from mesh.engine.protocol import ServingEngine
+    from mesh.ledger import LedgerReader, ServedUnder
 
 _NS_PER_S = 10**9
 
@@ -31,7 +32,7 @@ def governed(path: Path, roots: Sequence[Path], revoked: Path | None) -> Bluepri
 
 def spec_under(
     blueprint: Blueprint, *, gguf: Path | None = None, folder: Path | None = None, executable: str | None = None,
-    start_s: int | None = None,
+    start_s: int | None = None, gpus: tuple[int | str, ...] | None = None,
 ) -> EngineSpec:  # fmt: skip
     """What to run, all but where it is from the blueprint. Raises UsageError where it is for another kind of model."""
     from mesh.blueprint.settings import GgufSettings, VllmSettings
@@ -45,7 +46,7 @@ def spec_under(
         return VllmSpec(
             None, name=settings.name, slots=settings.slots, weights=folder, device=settings.device,
             flags=settings.flags, executable=executable or VllmSpec(None).executable, start_s=start_s,
-            blueprint=blueprint,
+            blueprint=blueprint, gpus=gpus,
         )  # fmt: skip
     raise UsageError(f"blueprint: it is for {settings.engine}, and the flags say where another kind of model is")
 
@@ -63,11 +64,6 @@ def check_governed(spec: GgufSpec | VllmSpec, environment: Mapping[str, str]) ->
         from mesh.identity.model import read_model
 
         check_gguf(body, read_model(spec.path))
-    else:
-        from mesh.engine.vllm_blueprint import check_folder_body
-
-        assert spec.weights is not None
-        check_folder_body(body, spec.weights, spec.executable)
 
 
 def config_under(spec: GgufSpec, cpu_watts_u: int | None, environment: Mapping[str, str]) -> GgufConfig:
@@ -93,3 +89,25 @@ async def held(engine: ServingEngine, blueprint: Blueprint) -> ServingEngine:
         told = "none" if loaded is None else loaded.text
         raise BodyError(f"blueprint: the checkpoint's weights are b3:{stated.hex()}, those that were loaded {told}")
     return engine
+
+
+def blueprints_of(specs: Sequence[EngineSpec]) -> list[Blueprint]:
+    return [spec.blueprint for spec in specs if not isinstance(spec, ReferenceSpec) and spec.blueprint is not None]
+
+
+def of_lineage(reader: LedgerReader, blueprint: Blueprint, *, allow: bool) -> ServedUnder:
+    """The start under `blueprint` that is to be written down. Raises LineageError for one whose time has passed."""
+    from mesh.blueprint.verification import check_lineage
+    from mesh.ledger.blueprints import ServedUnder
+
+    body = blueprint.body
+    allowed = check_lineage(blueprint, reader.highest_blueprint(body.lineage), allow=allow)
+    return ServedUnder(body.lineage, body.revision, blueprint.id, time.time_ns(), allowed)
+
+
+def under_words(start: ServedUnder) -> str:
+    told = f"under blueprint sha256:{start.blueprint_id.hex()}, revision {start.revision} of {start.lineage.hex()}"
+    if start.allowed is None:
+        return told
+    why = {"lower-revision": "a higher revision was served before", "other-body": "another one was served as that"}
+    return f"{told}: ALLOWED although {why[start.allowed]} (--allow-lower-revision); the ledger keeps it"
