@@ -20,7 +20,6 @@ from tests.support.blueprints import MESH, Signers, mesh
 from tests.support.models import smollm2_path
 from tests.support.tiny_gguf import write_tiny_gguf
 
-
 pytestmark = pytest.mark.deep  # dozens of processes
 
 
