@@ -44,6 +44,7 @@ PLACES = {
         "mesh/launch/config.py",
         "mesh/launch/recipe.py",
         "mesh/launch/toml_file.py",
+        "mesh/runtime/",
     ),
     "asyncssh": ("mesh/launch/ssh.py",),
     "yaml": ("mesh/launch/",),

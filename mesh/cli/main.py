@@ -24,6 +24,7 @@ from mesh.cli import (
     meter,
     receipts,
     replay,
+    runtime,
     serve,
     verify,
     weights,
@@ -44,8 +45,9 @@ COMMANDS = (
     key,
     weights,
     identity,
-    meter,
+    runtime,
     launch,
+    meter,
     conformance,
 )
 
