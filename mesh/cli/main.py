@@ -21,6 +21,7 @@ from mesh.cli import (
     grant,
     identity,
     key,
+    launch,
     meter,
     receipts,
     replay,
@@ -47,6 +48,7 @@ COMMANDS = (
     identity,
     blueprint,
     runtime,
+    launch,
     meter,
     conformance,
 )
