@@ -15,6 +15,8 @@
     │   │   ├── MovingReference    a revision that can name something else tomorrow
     │   │   ├── LayerError         layers that are not where they are said to be
     │   │   └── FingerprintError   a declared fingerprint that does not follow from the identity
+    │   ├── CandidateError         a runtime candidate, or what is published beside it, breaks a rule; each by its field
+    │   │   └── PackError          files that cannot be packed, or a pack that contradicts itself
     │   └── ModelFileError         a model file is malformed, truncated or of an unsupported kind
     ├── Undecidable                could not be checked with what is at hand
     │   └── UntrustedSteward       nobody vouched for the key, or not for that time
@@ -119,6 +121,20 @@ class LayerError(IdentityError):
 
 class FingerprintError(IdentityError):
     code = "fingerprint"
+
+
+class CandidateError(Invalid):
+    """`faults` says for a program what the message says for people: each with `path`, the field's, and `fault`."""
+
+    code = "candidate"
+
+    def __init__(self, message: str, *, faults: Sequence[Mapping[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.faults = [dict(fault) for fault in faults]
+
+
+class PackError(CandidateError):
+    code = "pack"
 
 
 class ModelFileError(Invalid):

@@ -38,7 +38,7 @@ PLACES = {
     "sqlite3": ("mesh/ledger/",),
     "psutil": ("mesh/meter/",),
     "msgspec": ("mesh/schema/", "mesh/engine/vllm_stream.py"),
-    "pydantic": ("mesh/gateway/config.py",),
+    "pydantic": ("mesh/gateway/config.py", "mesh/runtime/"),
 }
 
 
