@@ -220,8 +220,7 @@ class ScoringEngine(Protocol):
     max_scores: int  # of how many of the likeliest ids; -1: it turned out that it has none to give
 
 
-@runtime_checkable
-class Checker(Protocol):
+class Checker(ServingEngine, Protocol):
     """An engine that can hold a known output against what it would make, for less than making it again."""
 
     def undecidable(self, request: ServeRequest) -> str | None:
