@@ -19,6 +19,7 @@ from mesh.engine.stops import StopMatcher
 from mesh.errors import EngineError, EngineFailed
 from mesh.schema.limits import MAX_TOKEN_ID
 from mesh.schema.request import ServeRequest
+from mesh.schema.value import TokenId
 
 # The first event repeats the prompt's ids: some ten bytes each.
 MAX_EVENT_BYTES: Final = 16 << 20
@@ -49,7 +50,8 @@ class Usage:
     fingerprint: str | None = None
 
 
-_Ids = tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)], ...]
+_Ids = tuple[TokenId, ...]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _PlainChoice(msgspec.Struct):
@@ -69,8 +71,23 @@ class _PlainEvent(msgspec.Struct):
     error: None = None
 
 
-# Reads what it takes as `read_answer` does, at a tenth of the time.
+class _PlainDetails(msgspec.Struct):
+    cached_tokens: _Count | None = None
+
+
+class _PlainUsage(msgspec.Struct):
+    prompt_tokens: _Count
+    completion_tokens: _Count
+    prompt_tokens_details: _PlainDetails | None = None
+
+
+class _PlainAnswer(_PlainEvent, kw_only=True):
+    usage: _PlainUsage
+
+
+# These read what they take as `read_answer` and `read_whole` do, at a tenth of the time.
 _PLAIN: Final = msgspec.json.Decoder(_PlainEvent)
+_PLAIN_ANSWER: Final = msgspec.json.Decoder(_PlainAnswer)
 
 
 class Done:
@@ -114,11 +131,7 @@ def read_event(data: bytes) -> Event:
     except (msgspec.MsgspecError, RecursionError):
         pass  # it is another, or has a fault that is named below
     else:
-        choice = plain.choices[0]
-        return Chunk(
-            choice.token_ids, choice.prompt_token_ids, None, None, None, choice.finish_reason, choice.stop_reason,
-            plain.system_fingerprint,
-        )  # fmt: skip
+        return _chunk(plain)
     try:
         event = json.loads(data)
     except (ValueError, RecursionError):
@@ -128,6 +141,14 @@ def read_event(data: bytes) -> Event:
     if (error := event.get("error")) is not None:
         _fail(f"an error in mid-stream: {error_text(error)}")
     return read_answer(event)
+
+
+def _chunk(plain: _PlainEvent) -> Chunk:
+    choice = plain.choices[0]
+    return Chunk(
+        choice.token_ids, choice.prompt_token_ids, None, None, None, choice.finish_reason, choice.stop_reason,
+        plain.system_fingerprint,
+    )  # fmt: skip
 
 
 def read_answer(answer: dict[str, Any]) -> Chunk | Usage:
@@ -150,6 +171,18 @@ def read_answer(answer: dict[str, Any]) -> Chunk | Usage:
     ranked, chosen = _logprobs(choice.get("logprobs"), tokens)
     best = None if ranked is None else tuple(_best_two(entry) for entry in ranked)
     return Chunk(tokens, _ids(choice, "prompt_token_ids"), best, chosen, ranked, finish, stop, fingerprint)
+
+
+def read_plain(data: bytes | bytearray) -> tuple[Chunk, Usage] | None:
+    """What `read_whole` would make of a whole answer without log-probabilities; None where it is another, or has a
+    fault that `read_whole` names."""
+    try:
+        plain = _PLAIN_ANSWER.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    usage, details = plain.usage, plain.usage.prompt_tokens_details
+    cached = None if details is None else details.cached_tokens
+    return _chunk(plain), Usage(usage.prompt_tokens, usage.completion_tokens, cached, plain.system_fingerprint)
 
 
 def read_whole(answer: dict[str, Any]) -> tuple[Chunk, Usage]:
