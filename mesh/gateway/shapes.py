@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from mesh.schema.ids import ContentId, serve_id_text, steward_text
 from mesh.schema.view import view
@@ -103,7 +104,7 @@ class Shape:
 
 def event(value: Mapping[str, Any]) -> bytes:
     """One server-sent event. JSON escapes line breaks, so it is one line."""
-    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
 def repeated(receipts: Sequence[tuple[bytes, ContentId]]) -> dict[str, Any]:
