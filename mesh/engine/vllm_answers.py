@@ -8,7 +8,8 @@ from typing import Any
 from mesh.engine.http_pool import Left
 from mesh.engine.protocol import TokenSink
 from mesh.engine.vllm_http import VllmServer
-from mesh.engine.vllm_stream import Chunk, Event, Transcript, Usage
+from mesh.engine.vllm_stream import Chunk, Event, Usage
+from mesh.engine.vllm_transcript import Transcript
 
 
 async def read_streamed(

@@ -10,12 +10,19 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
-import msgspec
-
 from mesh.engine.http_pool import Broken, Left, Pool, Silent, Unreachable
-from mesh.engine.vllm_stream import Chunk, Event, EventReader, Usage, error_text, read_plain, read_whole
+from mesh.engine.vllm_stream import (
+    Chunk,
+    Event,
+    EventReader,
+    Usage,
+    error_text,
+    read_plain,
+    read_tokens,
+    read_whole,
+)
 from mesh.errors import EngineError, EngineFailed, EngineUnavailable, EngineUnsupported, UsageError
-from mesh.schema.value import TokenId
+from mesh.schema.view import json_bytes
 
 PROBE_S: Final = 10  # a server that lives answers what it is in this time, however busy
 TEXT_S: Final = 60  # tokenizing the longest prompt
@@ -143,7 +150,9 @@ class VllmServer:
         nobody wants more. Raises what `take` does."""
         answer = _Streamed(f"{self._name}: {_COMPLETIONS}", take)
         try:
-            await self._ask(self._work, "POST", _COMPLETIONS, answer, _json(body), patience_s=self._idle_s, until=until)
+            await self._ask(
+                self._work, "POST", _COMPLETIONS, answer, json_bytes(body), patience_s=self._idle_s, until=until
+            )
         except Left:
             return False
         if answer.status != 200:
@@ -192,12 +201,12 @@ class VllmServer:
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> _Whole:
         answer = _Whole(f"{self._name}: {path}")
-        await self._ask(self._work, "POST", path, answer, _json(body), patience_s=TEXT_S, in_all=True, again=True)
+        await self._ask(self._work, "POST", path, answer, json_bytes(body), patience_s=TEXT_S, in_all=True, again=True)
         return answer
 
     async def _completed(self, body: Mapping[str, Any], *, until: asyncio.Event | None, patience_s: float) -> _Whole:
         answer = _Whole(f"{self._name}: {_COMPLETIONS}")
-        await self._ask(self._work, "POST", _COMPLETIONS, answer, _json(body), patience_s=patience_s, until=until)
+        await self._ask(self._work, "POST", _COMPLETIONS, answer, json_bytes(body), patience_s=patience_s, until=until)
         return answer
 
     async def _object(self, path: str, answer: _Whole) -> dict[str, Any]:
@@ -224,20 +233,11 @@ class VllmServer:
 
     async def _tokens(self, body: Mapping[str, Any]) -> list[int]:
         answer = await self._post("/tokenize", body)
-        try:
-            if answer.status == 200:
-                return _TOKENIZED.decode(answer.body).tokens
-        except (msgspec.MsgspecError, RecursionError):
-            pass
-        await self._object("/tokenize", answer)  # which says where it is no answer at all
-        raise EngineUnsupported(f"{self._name}: /tokenize gave no token ids")
-
-
-class _Tokenized(msgspec.Struct):
-    tokens: list[TokenId]
-
-
-_TOKENIZED: Final = msgspec.json.Decoder(_Tokenized)
+        ids = read_tokens(answer.body) if answer.status == 200 else None
+        if ids is None:
+            await self._object("/tokenize", answer)  # which says where it is no answer at all
+            raise EngineUnsupported(f"{self._name}: /tokenize gave no token ids")
+        return ids
 
 
 class _Whole:
@@ -271,10 +271,6 @@ class _Streamed(_Whole):
         for event in self._events.feed(data):
             if not self._take(event):
                 raise Left
-
-
-def _json(body: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode(body)
 
 
 def _class_of(status: int) -> type[EngineError]:

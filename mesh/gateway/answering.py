@@ -7,7 +7,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from mesh.errors import EngineFailed, MeshError
@@ -24,6 +23,7 @@ from mesh.gateway.repeats import Answer, Answers
 from mesh.gateway.sink import Part
 from mesh.gateway.toolcalls import Delta, Reader, reader_of
 from mesh.schema.ids import ContentId, serve_id_text
+from mesh.schema.view import json_bytes
 from mesh.steward.serves import Repeated, SealedServe
 from mesh.steward.steward import Steward
 
@@ -74,7 +74,7 @@ class Answering:
         return self._whole(serve, served, answer)
 
     def _whole(self, serve: Serve, served: Sequence[SealedServe], answer: dict[str, Any]) -> web.Response:
-        body = msgspec.json.encode(answer)
+        body = json_bytes(answer)
         self._hold(serve, served, body, JSON_TYPE)
         headers = {**serve.headers, "Mesh-Receipt": _receipts(served)}
         return web.Response(body=body, content_type=JSON_TYPE, charset="utf-8", headers=headers)

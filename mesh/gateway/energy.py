@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from mesh.schema.energy import BASES, Energy
+from mesh.schema.view import json_bytes
 from mesh.steward.serves import SealedServe
 
 _UJ_PER_J = 1_000_000
@@ -42,7 +41,7 @@ def energy_object(served: Sequence[SealedServe]) -> dict[str, Any]:
 
 def energy_comment(served: Sequence[SealedServe]) -> bytes:
     """The same as a comment in a stream, which a reader of events passes over."""
-    return b": energy " + msgspec.json.encode(energy_object(served)) + b"\n\n"
+    return b": energy " + json_bytes(energy_object(served)) + b"\n\n"
 
 
 def energy_fields(energy: Energy) -> dict[str, Any]:
