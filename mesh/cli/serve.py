@@ -104,7 +104,9 @@ def run(args: argparse.Namespace) -> int:
     if args.check:
         return _check(plan, as_json=args.json)
     to_stderr(args.log)
-    asyncio.run(_serve(plan, note if args.log == "text" else log.info, as_json=args.json))
+    for_people = args.log == "text"
+    # a serve's own line is for programs: for people, the line of its request says enough
+    asyncio.run(_serve(plan, note if for_people else log.info, as_json=args.json, journal=not for_people))
     return 0
 
 
@@ -223,7 +225,7 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
             )  # fmt: skip
 
 
-async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> None:
+async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool, journal: bool) -> None:
     from mesh.gateway.auth import Gatekeeper, StaticKeys
     from mesh.gateway.listening import take_address
 
@@ -232,7 +234,7 @@ async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> 
     Gatekeeper([*([StaticKeys(plan.keys)] if plan.keys else []), *authenticators]).check_bind(plan.gateway.host)
     taken = take_address(plan.gateway.host, plan.gateway.port)
     try:
-        await _serve_on(taken, plan, authenticators, note, as_json=as_json)
+        await _serve_on(taken, plan, authenticators, note, as_json=as_json, journal=journal)
     finally:
         for each in taken:
             each.close()
@@ -245,6 +247,7 @@ async def _serve_on(
     note: Callable[[str], None],
     *,
     as_json: bool,
+    journal: bool,
 ) -> None:
     from mesh.cli.assembly import assembled
     from mesh.gateway.app import Gateway
@@ -257,7 +260,7 @@ async def _serve_on(
     async with assembled(plan.state, plan.specs, meter=plan.meter, keep_ns=plan.keep_ns, note=note) as mesh:
         gateway = Gateway(
             mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, authenticators=authenticators,
-            routes=plan.routes, origins=plan.origins,
+            routes=plan.routes, origins=plan.origins, journal=journal,
         )  # fmt: skip
         bound = await gateway.start(plan.gateway.host, plan.gateway.port, taken)
         try:
