@@ -46,6 +46,10 @@
     │   ├── LedgerVersion          it was written by a newer format
     │   ├── LedgerCorrupt          it is no ledger, damaged, or contradicts itself or its last checkpoint
     │   └── LedgerUnwritable       the disk is full or read-only; nothing may be served
+    ├── LaunchError                an engine could not be launched or stopped as asked
+    │   ├── HostKeyError           a node shows another key than the pinned one, or none is pinned
+    │   ├── NodeFailed             a command on a node failed; each node's reason is listed
+    │   └── RanksDiffer            parts of one launch that differ in image, weights, argv or environment
     ├── KeyFileError               the signing key is missing, malformed or readable by others
     └── UsageError                 a command line or configuration that cannot be followed
         └── TrustFileError         what names the trusted keys is malformed, or a key in it can bind nobody
@@ -300,6 +304,28 @@ class LedgerCorrupt(LedgerError):
 
 class LedgerUnwritable(LedgerError):
     code = "ledger-unwritable"
+
+
+class LaunchError(MeshError):
+    code = "launch"
+
+
+class HostKeyError(LaunchError):
+    code = "host-key"
+
+
+class NodeFailed(LaunchError):
+    """`nodes` maps each node that failed to why."""
+
+    code = "node-failed"
+
+    def __init__(self, message: str, *, nodes: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.nodes = dict(nodes)
+
+
+class RanksDiffer(LaunchError):
+    code = "ranks-differ"
 
 
 class KeyFileError(MeshError):

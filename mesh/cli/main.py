@@ -20,6 +20,7 @@ from mesh.cli import (
     grant,
     identity,
     key,
+    launch,
     meter,
     receipts,
     replay,
@@ -45,6 +46,7 @@ COMMANDS = (
     weights,
     identity,
     runtime,
+    launch,
     meter,
     conformance,
 )
