@@ -124,6 +124,8 @@ class GgufEngine:
     async def ready(self) -> None:
         if not self._up.is_set():
             raise self._unavailable()
+        if self._config.guard is not None and (why := self._config.guard(self.pid)) is not None:
+            raise EngineUnavailable(f"gguf engine: {why}")
         changed = await asyncio.to_thread(self._weights.changed)
         if changed is not None:
             raise weights_changed(changed)

@@ -138,6 +138,8 @@ class VllmEngine:
     async def ready(self) -> None:
         if not self._up:
             raise self._unavailable()
+        if self._config.guard is not None and (why := self._config.guard(None)) is not None:
+            raise EngineUnavailable(f"vllm engine: {why}")
         # callers that come at once share one look
         if self._asking is None:
             self._asking = asyncio.create_task(self._meet())
