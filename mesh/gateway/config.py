@@ -11,8 +11,9 @@
 [grants]             issuers: whose grants are let in; revoked: a file of blocks that are not; leeway_s
 [blueprints]         roots: files of the keys that blueprints are trusted by; revoked: the root's list of revocations
 [[backend]]          kind = "gguf" (path, name, slots, ...), "vllm" (url, weights, gpus, ...), "vllm-managed" (weights,
-                     flags, start_s, ...) or "reference"; clients choose one by its name, or any of those that
-                     share one of its aliases; queue; with a blueprint, and then no other key of the engine
+                     flags, start_s, ...), "runtime" (path, models) or "reference"; clients choose one by its name, or
+                     any of those that share one of its aliases; queue; with a blueprint, and then no other key of the
+                     engine
 """
 
 from __future__ import annotations
@@ -254,10 +255,22 @@ class ManagedVllmBackend(_VllmBackend, _Governable):
     flags: list[str] = []
 
 
-Backend = Annotated[GgufBackend | ReferenceBackend | VllmBackend | ManagedVllmBackend, Field(discriminator="kind")]
+class RuntimeBackend(_Backend):
+    """A runtime candidate, served under its id and, as an alias, its logical model. Its own limits hold."""
+
+    kind: Literal["runtime"]
+    path: _Text  # its folder or its pack
+    models: _Text | None = None
+    executable: _Text | None = None  # of vLLM, for a candidate whose engine that is
+    name: None = None
 
 
-_KINDS = ("gguf", "reference", "vllm", "vllm-managed")
+Backend = Annotated[
+    GgufBackend | ReferenceBackend | VllmBackend | ManagedVllmBackend | RuntimeBackend, Field(discriminator="kind")
+]
+
+
+_KINDS = ("gguf", "reference", "vllm", "vllm-managed", "runtime")
 
 
 class MeshConfig(_Table):
