@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from mesh.cli import blueprint_keys, blueprint_make, blueprint_view
+from mesh.cli import blueprint_keys, blueprint_make, blueprint_view, circuit_page
 from mesh.cli.caveats import moment
 from mesh.cli.engines import add_engine_flags, add_trusted_flags
 from mesh.cli.state import add_state_flag
@@ -111,6 +111,11 @@ def _add_viewing(actions: Any) -> None:
     inspecting = actions.add_parser("inspect", help="what it states, whoever made it; no signature is checked")
     _file(inspecting)
     inspecting.set_defaults(run=blueprint_view.run_inspect)
+
+    drawing = actions.add_parser("page", help="its circuit in one HTML file, to be turned, filtered and coloured")
+    _file(drawing)
+    _out(drawing)
+    drawing.set_defaults(run=circuit_page.run_page)
 
     comparing = actions.add_parser("diff", help="everything that B states otherwise than A; exit 10 where there is")
     _file(comparing, "a")

@@ -172,7 +172,7 @@ blueprint diff garbage garbage                                        | 10 | gar
 blueprint verify garbage                                              | 2  | --blueprint-root
 blueprint verify garbage --blueprint-root trust --blueprint-revoked x | 2  | trust: line 1
 blueprint sign garbage --key none --cert none --out new-16            | 3  | none: does not exist
-blueprint history --state state                                       | 0  | 
+blueprint history --state state                                       | 0  |
 blueprint history --state none                                        | 3  | none: no ledger here
 
 weights digest tiny.gguf                                              | 0  | b3:
