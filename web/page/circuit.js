@@ -28,7 +28,7 @@ const COLOURS = [
 const SMOOTH_MS = [12, 36];
 const FEWEST = 500;
 const SETTLE_MS = 120;
-const ROW = 48;
+const ROW = 8;
 const WAYS = [
   { key: "kind", label: "layer kind", words: "kinds" },
   { key: "format", label: "precision", words: "formats" },
@@ -47,7 +47,7 @@ export function placed(drawing) {
     if (nodes.block[start] === nodes.block[end]) rank[end] = Math.max(rank[end], rank[start] + 1);
   }
   const layers = drawing.blocks.length;
-  const row = layers <= ROW ? layers : Math.ceil(Math.sqrt(layers * 1.6));
+  const row = layers <= ROW ? layers : Math.ceil(Math.sqrt(layers * 2.5));
   const beside = new Map();
   const tall = rank.reduce((most, one) => Math.max(most, one), 0);
   const last = Math.max(layers - 1, 0);
@@ -62,9 +62,9 @@ export function placed(drawing) {
     beside.set(place, nth + 1);
     const line = Math.floor(layer / row);
     const along = layer - line * row;
-    x[i] = (line % 2 ? row - 1 - along : along) * 3 + (outside ? (before ? -3 : 3) : 0);
+    x[i] = (line % 2 ? row - 1 - along : along) * 4 + (outside ? (before ? -4 : 4) : 0);
     y[i] = rank[i] - tall / 2;
-    z[i] = line * (layers <= ROW ? 0 : 8) + (nth % 2 ? -1 : 1) * Math.ceil(nth / 2) * 0.9;
+    z[i] = line * 10 + (nth % 2 ? -1 : 1) * Math.ceil(nth / 2) * 1.4;
   }
   return { x, y, z };
 }
