@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from mesh.steward.steward import Steward
 
 if TYPE_CHECKING:
     from mesh.engine.protocol import ServingEngine
-    from mesh.schema.envelope import Sealed
+    from mesh.schema.envelope import Sealed, SigningKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,39 @@ async def assembled(
     keep_ns: int | None = None,
     note: Callable[[str], None] = note,
 ) -> AsyncIterator[Assembly]:
-    """A steward with its ledger, meters and running engines. The ledger opens before an engine loads, so that a
-    second process on one key, or a ledger that contradicts itself, is found before anything is spent; and what the
-    engines are made from is looked at before the state is, so that a mistyped name leaves no new key behind."""
+    """A steward with its ledger, meters and running engines. A ledger that is there opens before an engine loads, so
+    that a second process on one key, or a ledger that contradicts itself, is found before anything is spent. A new key
+    and ledger are made once the engines run, so that a model that nobody can load leaves nothing behind."""
     for spec in specs:
         check_files(spec)
+    async with AsyncExitStack() as running:
+        opened = None
+        if state.begun:
+            opened = running.enter_context(_opened(state, note))
+        else:
+            state.check_place()
+        engines = []
+        for spec in specs:
+            engine = await start_engine(spec, cpu_watts_u=meter.cpu_watts_u)
+            running.push_async_callback(engine.close)
+            engines.append(engine)
+        metered = await open_meters(meter, list(zip(specs, engines, strict=True)), os.environ)
+        for one in metered.meters:
+            running.callback(one.close)
+        key, ledger = opened or running.enter_context(_opened(state, note))
+        metering = Metering(metered.meters)
+        running.callback(metering.close)
+        metering.start()
+        steward = Steward(key=key, ledger=ledger, metering=metering, keep_ns=keep_ns)
+        recovered = await steward.recover()
+        await steward.checkpoint()
+        running.push_async_callback(steward.close)
+        yield Assembly(engines, steward, recovered, metered.notes)
+
+
+@contextmanager
+def _opened(state: State, note: Callable[[str], None]) -> Iterator[tuple[SigningKey, Ledger]]:
+    """The key and its ledger, made where they are not there."""
     begins_again = state.begins_again
     key = state.own_key()
     with Ledger.open(state.ledger, steward=key.public) as ledger:
@@ -64,20 +92,4 @@ async def assembled(
             )
         if ledger.torn is not None:
             note(f"a crash left a half-written record, set aside in {ledger.torn}")
-        async with AsyncExitStack() as running:
-            engines = []
-            for spec in specs:
-                engine = await start_engine(spec, cpu_watts_u=meter.cpu_watts_u)
-                running.push_async_callback(engine.close)
-                engines.append(engine)
-            opened = await open_meters(meter, list(zip(specs, engines, strict=True)), os.environ)
-            for one in opened.meters:
-                running.callback(one.close)
-            metering = Metering(opened.meters)
-            running.callback(metering.close)
-            metering.start()
-            steward = Steward(key=key, ledger=ledger, metering=metering, keep_ns=keep_ns)
-            recovered = await steward.recover()
-            await steward.checkpoint()
-            running.push_async_callback(steward.close)
-            yield Assembly(engines, steward, recovered, opened.notes)
+        yield key, ledger
