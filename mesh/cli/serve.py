@@ -226,7 +226,7 @@ def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfi
     return config.model_copy(update=given)
 
 
-def _backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | None) -> EngineSpec:
+def _backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | None = None) -> EngineSpec:
     """Paths in a config file are relative to that file."""
 
     def path(name: str | None) -> Path | None:
