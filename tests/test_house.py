@@ -32,6 +32,7 @@ PLACES = {
     "aiohttp": ("mesh/gateway/",),
     "pynvml": ("mesh/meter/nvml.py",),
     "nacl": ("mesh/schema/envelope.py",),
+    "cryptography": ("mesh/blueprint/signature.py",),
     "xllamacpp": ("mesh/engine/",),
     "numpy": ("mesh/engine/",),
     "jinja2": ("mesh/engine/",),
@@ -39,7 +40,16 @@ PLACES = {
     "sqlite3": ("mesh/ledger/",),
     "psutil": ("mesh/meter/",),
     "msgspec": ("mesh/schema/", "mesh/engine/vllm_stream.py"),
-    "pydantic": ("mesh/gateway/config.py",),
+    "pydantic": (
+        "mesh/gateway/config.py",
+        "mesh/launch/config.py",
+        "mesh/launch/recipe.py",
+        "mesh/launch/toml_file.py",
+        "mesh/runtime/",
+    ),
+    "asyncssh": ("mesh/launch/ssh.py",),
+    "yaml": ("mesh/launch/",),
+    "tomlkit": ("mesh/launch/",),
 }
 
 

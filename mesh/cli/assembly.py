@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import note
+from mesh.cli.governed import blueprints_of, of_lineage, under_words
 from mesh.cli.meters import open_meters
 from mesh.cli.specs import NO_METER, EngineSpec, MeterSpec
 from mesh.cli.starting import check_files, start_engine
@@ -19,6 +20,7 @@ from mesh.steward.steward import Steward
 
 if TYPE_CHECKING:
     from mesh.engine.protocol import ServingEngine
+    from mesh.ledger.blueprints import ServedUnder
     from mesh.schema.envelope import Sealed, SigningKey
 
 
@@ -43,16 +45,19 @@ async def assembled(
     meter: MeterSpec = NO_METER,
     keep_ns: int | None = None,
     note: Callable[[str], None] = note,
+    allow_lower: bool = False,
 ) -> AsyncIterator[Assembly]:
     """A steward with its ledger, meters and running engines. A ledger that is there opens before an engine loads, so
     that a second process on one key, or a ledger that contradicts itself, is found before anything is spent. A new key
-    and ledger are made once the engines run, so that a model that nobody can load leaves nothing behind."""
+    and ledger are made once the engines run, so that a model that nobody can load leaves nothing behind. A lower
+    revision of a blueprint is refused unless `allow_lower`, which is then noted and written into the ledger."""
     for spec in specs:
         check_files(spec)
     async with AsyncExitStack() as running:
-        opened = None
+        opened = starts = None
         if state.begun:
             opened = running.enter_context(_opened(state, note))
+            starts = _starts(opened[1], specs, allow_lower=allow_lower)
         else:
             state.check_place()
         engines = []
@@ -64,6 +69,8 @@ async def assembled(
         for one in metered.meters:
             running.callback(one.close)
         key, ledger = opened or running.enter_context(_opened(state, note))
+        if starts is None:
+            starts = _starts(ledger, specs, allow_lower=allow_lower)
         metering = Metering(metered.meters)
         running.callback(metering.close)
         metering.start()
@@ -71,7 +78,14 @@ async def assembled(
         recovered = await steward.recover()
         await steward.checkpoint()
         running.push_async_callback(steward.close)
+        for start in starts:
+            ledger.serve_under(start).result()
+            note(under_words(start))
         yield Assembly(engines, steward, recovered, metered.notes)
+
+
+def _starts(ledger: Ledger, specs: Sequence[EngineSpec], *, allow_lower: bool) -> list[ServedUnder]:
+    return [of_lineage(ledger.reader, one, allow=allow_lower) for one in blueprints_of(specs)]
 
 
 @contextmanager
