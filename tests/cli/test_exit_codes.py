@@ -256,6 +256,17 @@ serve --config garbage                                                | 2  | gar
 serve --config unknown.toml                                           | 2  | unknown.toml: gateway.prot: unknown key
 serve --config unknown.toml --threads 2                               | 2  | --threads does not go with it
 
+launch                                                                | 2  | ACTION
+launch validate none                                                  | 2  | recipe 'none'
+launch config                                                         | 0  |
+
+runtime                                                               | 2  | ACTION
+runtime validate none                                                 | 3  | none: no such file or directory
+runtime validate folder                                               | 3  | runtime.json: no such file or directory
+runtime validate garbage                                              | 10 | garbage: not UTF-8
+runtime verify garbage                                                | 10 | pack: cut off
+runtime unpack garbage                                                | 2  | --out
+
 chat --url http://127.0.0.1:1 --message x                             | 3  | http://127.0.0.1:1: connection refused
 chat --url nope --message x                                           | 2  | --url nope
 chat --message x --max-tokens none                                    | 2  | 'none' is not a positive whole number
