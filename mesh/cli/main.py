@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import mesh
 from mesh.cli import (
+    blueprint,
     chat,
     conformance,
     demo,
@@ -45,6 +46,7 @@ COMMANDS = (
     key,
     weights,
     identity,
+    blueprint,
     runtime,
     launch,
     meter,
