@@ -23,6 +23,7 @@ from mesh.cli import (
     meter,
     receipts,
     replay,
+    route,
     serve,
     verify,
     weights,
@@ -31,7 +32,22 @@ from mesh.cli.console import emit, flush, note
 from mesh.cli.exits import INTERRUPTED, NOT_RUN, error_code, exit_code
 from mesh.errors import UsageError
 
-COMMANDS = (demo, serve, chat, receipts, verify, disclose, replay, grant, key, weights, identity, meter, conformance)
+COMMANDS = (
+    demo,
+    serve,
+    chat,
+    receipts,
+    verify,
+    disclose,
+    replay,
+    grant,
+    key,
+    weights,
+    identity,
+    route,
+    meter,
+    conformance,
+)
 
 _EXITS = """exit codes: 0 accepted or verified, 10 refused, diverged or malformed, 11 cannot be decided,
 2 wrong usage, 3 could not run"""

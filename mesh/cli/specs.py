@@ -53,6 +53,7 @@ class VllmSpec:
     start_s: int | None = None
     margins: bool = False
     gpus: tuple[int | str, ...] | None = None  # this machine's cards that it computes on; None where nobody said
+    route: bool = False  # it computes over several hosts, each of which has to report what
 
 
 # The words for what only the operator knows of a vLLM server; `VllmConfig` refuses others.

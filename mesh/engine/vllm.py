@@ -34,12 +34,24 @@ from mesh.engine.vllm_http import VllmServer
 from mesh.engine.vllm_identity import WeightsFolder, identified
 from mesh.engine.vllm_known import known
 from mesh.engine.vllm_own import Launch, OwnServer
+from mesh.engine.vllm_rank import METHOD
 from mesh.engine.vllm_requests import completion_body, refusal_of, served
+from mesh.engine.vllm_route import read_route
 from mesh.engine.vllm_selfcheck import RAW, Numbers, SelfCheck, ask_kind, ask_numbers, measure
 from mesh.engine.vllm_stream import Transcript, Usage
 from mesh.engine.vllm_text import VllmText
-from mesh.errors import EngineError, EngineFailed, EngineUnavailable, IdentityChanged, UsageError, WeightsChanged
+from mesh.errors import (
+    EngineError,
+    EngineFailed,
+    EngineUnavailable,
+    EngineUnsupported,
+    IdentityChanged,
+    RouteIncompatible,
+    UsageError,
+    WeightsChanged,
+)
 from mesh.identity.shard import ShardIdentity
+from mesh.identity.shard_route import ShardRoute
 from mesh.identity.weights import Weights, folder_weights
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity
@@ -73,6 +85,7 @@ class VllmEngine:
     settings: Mapping[str, Any]
     identity: ShardIdentity | None
     identity_gap: str | None  # why there is none
+    shard_route: ShardRoute | None = None
     process: bytes
     context_tokens: int
     slots: int
@@ -193,10 +206,11 @@ class VllmEngine:
             await self._own.begin()
         self._facts = await self._identify()
         self.recipe_id = config.recipe_id or self._facts.model
-        if config.weights is not None:
+        if config.weights is not None and not config.route:  # the hosts of a route say what each has loaded
             check_folder(self._facts, config.weights)
         await self._read_text()
         self._describe(await self._measure())
+        self.shard_route = await self._look_at_route(self.identity)
         await self._check_weights()  # what was digested is what the server had loaded by then
         if self._own is not None and self._own.ended is not None:  # while it was measured
             raise self._own.ended
@@ -287,6 +301,24 @@ class VllmEngine:
             raise EngineFailed(f"vllm server: sent id {token}, outside the vocabulary of {len(pieces)}")
         return pieces[token]
 
+    async def _look_at_route(self, whole: ShardIdentity | None) -> ShardRoute | None:
+        """What the hosts of a route compute now; None where it is none. Raises RouteIncompatible with every reason why
+        they may not compute what is `whole`."""
+        if not self._config.route:
+            return None
+        if whole is None or self._folder is None:
+            raise EngineUnsupported(f"vllm engine: a route without an identity: {self.identity_gap}")
+        told = await self._server.ranks(METHOD, patience_s=self._config.start_s)
+        return await asyncio.to_thread(read_route, told, whole, self._folder, self._folder.tensors)
+
+    async def look_again(self) -> None:
+        """Hold the hosts of a route to what they said. Raises IdentityChanged."""
+        self._check_route(await self._look_at_route(self.identity))
+
+    def _check_route(self, now: ShardRoute | None) -> None:
+        if now != self.shard_route:
+            raise IdentityChanged(f"vllm server at {self._server.url}: its hosts compute or hold other than before")
+
     # --- whether it still is what it was
 
     async def _check_weights(self) -> None:
@@ -347,10 +379,15 @@ class VllmEngine:
             self._facts = was
             raise EngineUnavailable(f"vllm server: started again, and it does not answer as it should: {e}") from None
         try:
-            check_same(f"vllm server at {self._server.url}", self.identity, self._identified(self._facts)[0])
+            identity = self._identified(self._facts)[0]
+            check_same(f"vllm server at {self._server.url}", self.identity, identity)
+            self._check_route(await self._look_at_route(identity))
         except IdentityChanged:
             self._facts = was
             raise
+        except (EngineError, RouteIncompatible) as e:
+            self._facts = was
+            raise EngineUnavailable(f"vllm server: started again, and not as the route that it was: {e}") from None
         now = self._settings(check)
         changed = sorted(name for name in {*described, *now} if described.get(name) != now.get(name))
         if changed:

@@ -132,9 +132,19 @@ _STEP_3: Step = (
     ) WITHOUT ROWID""",
 )
 
-STEPS: tuple[Step, ...] = (_STEP_1, _STEP_2, _STEP_3)
+# The documents of routes of shards, in canonical CBOR, by the digest that receipts name them by.
+_STEP_4: Step = (
+    """
+    CREATE TABLE routes (
+        digest BLOB PRIMARY KEY CHECK (length(digest) = 32),
+        document BLOB NOT NULL
+    ) WITHOUT ROWID""",
+)
+
+STEPS: tuple[Step, ...] = (_STEP_1, _STEP_2, _STEP_3, _STEP_4)
 GRANTS_SINCE = 2  # the format that first had totals
 RECIPES_SINCE = 3  # the one that first had recipes
+ROUTES_SINCE = 4
 
 
 def wal_path(path: Path) -> Path:

@@ -15,7 +15,16 @@ from typing import Any, Self, TypeVar
 
 from mesh.errors import LedgerCorrupt, LedgerError, LedgerUnwritable
 from mesh.identity.registry import Registry
-from mesh.ledger.format import GRANTS_SINCE, RECIPES_SINCE, check_format, connect, primary_code, translate, wal_path
+from mesh.ledger.format import (
+    GRANTS_SINCE,
+    RECIPES_SINCE,
+    ROUTES_SINCE,
+    check_format,
+    connect,
+    primary_code,
+    translate,
+    wal_path,
+)
 from mesh.ledger.recipes import COLUMNS, status_of
 from mesh.ledger.values import Entry, Idempotency, Intent, Kept, Total
 
@@ -114,6 +123,13 @@ class LedgerReader:
     def settings(self, digest: bytes) -> bytes | None:
         """The settings document with this digest, in canonical CBOR."""
         rows = self._rows("SELECT document FROM settings WHERE digest = ?", (bytes(digest),))
+        return bytes(rows[0][0]) if rows else None
+
+    def route(self, digest: bytes) -> bytes | None:
+        """The document of the route of shards with this digest, in canonical CBOR."""
+        if self._version() < ROUTES_SINCE:
+            return None
+        rows = self._rows("SELECT document FROM routes WHERE digest = ?", (bytes(digest),))
         return bytes(rows[0][0]) if rows else None
 
     def kept(self, serve_id: bytes) -> Kept | None:

@@ -211,6 +211,7 @@ class Steward:
                 request=request.to_cbor(),
                 engine=described.block_bytes,
                 settings=described.settings_bytes,
+                route=described.route_bytes,
                 recipe_id=engine.recipe_id,
                 started_ns=started_ns,
                 idempotency=idempotency,
