@@ -34,9 +34,8 @@ from mesh.engine.vllm_http import VllmServer
 from mesh.engine.vllm_identity import WeightsFolder, identified
 from mesh.engine.vllm_known import known
 from mesh.engine.vllm_own import Launch, OwnServer
-from mesh.engine.vllm_rank import METHOD
 from mesh.engine.vllm_requests import completion_body, refusal_of, served
-from mesh.engine.vllm_route import read_route
+from mesh.engine.vllm_route import look
 from mesh.engine.vllm_selfcheck import RAW, Numbers, SelfCheck, ask_kind, ask_numbers, measure
 from mesh.engine.vllm_stream import Transcript, Usage
 from mesh.engine.vllm_text import VllmText
@@ -210,7 +209,10 @@ class VllmEngine:
             check_folder(self._facts, config.weights)
         await self._read_text()
         self._describe(await self._measure())
-        self.shard_route = await self._look_at_route(self.identity)
+        if config.route:
+            if self.identity is None:
+                raise EngineUnsupported(f"vllm engine: a route without an identity: {self.identity_gap}")
+            self.shard_route = await look(self._server, config, self._folder, self.identity)
         await self._check_weights()  # what was digested is what the server had loaded by then
         if self._own is not None and self._own.ended is not None:  # while it was measured
             raise self._own.ended
@@ -301,22 +303,16 @@ class VllmEngine:
             raise EngineFailed(f"vllm server: sent id {token}, outside the vocabulary of {len(pieces)}")
         return pieces[token]
 
-    async def _look_at_route(self, whole: ShardIdentity | None) -> ShardRoute | None:
-        """What the hosts of a route compute now; None where it is none. Raises RouteIncompatible with every reason why
-        they may not compute what is `whole`."""
-        if not self._config.route:
-            return None
-        if whole is None or self._folder is None:
-            raise EngineUnsupported(f"vllm engine: a route without an identity: {self.identity_gap}")
-        told = await self._server.ranks(METHOD, patience_s=self._config.start_s)
-        return await asyncio.to_thread(read_route, told, whole, self._folder, self._folder.tensors)
-
     async def look_again(self) -> None:
         """Hold the hosts of a route to what they said. Raises IdentityChanged."""
-        self._check_route(await self._look_at_route(self.identity))
+        if self.identity is not None:
+            await self._same_hosts(self.identity)
 
-    def _check_route(self, now: ShardRoute | None) -> None:
-        if now != self.shard_route:
+    async def _same_hosts(self, whole: ShardIdentity) -> None:
+        if (
+            self.shard_route is not None
+            and await look(self._server, self._config, self._folder, whole) != self.shard_route
+        ):
             raise IdentityChanged(f"vllm server at {self._server.url}: its hosts compute or hold other than before")
 
     # --- whether it still is what it was
@@ -381,7 +377,8 @@ class VllmEngine:
         try:
             identity = self._identified(self._facts)[0]
             check_same(f"vllm server at {self._server.url}", self.identity, identity)
-            self._check_route(await self._look_at_route(identity))
+            if identity is not None:
+                await self._same_hosts(identity)
         except IdentityChanged:
             self._facts = was
             raise

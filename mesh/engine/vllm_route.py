@@ -6,11 +6,15 @@ serves, every host says what it computes and what its disk holds, and each tenso
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
+from mesh.engine.vllm_described import VllmConfig
+from mesh.engine.vllm_http import VllmServer
 from mesh.engine.vllm_identity import WeightsFolder, cache_axes
+from mesh.engine.vllm_rank import METHOD
 from mesh.errors import EngineUnsupported, LayerError, RouteIncompatible, SchemaError
 from mesh.identity.artifact import DerivativeBinding
 from mesh.identity.derived import listed_digest, pinned
@@ -72,6 +76,16 @@ class RankReport:
             absent=frozenset(fields["absent"]),
             cache={name: fields[name] for name in cache},
         )
+
+
+async def look(
+    server: VllmServer, config: VllmConfig, folder: WeightsFolder | None, whole: ShardIdentity
+) -> ShardRoute:
+    """Ask the hosts what they compute and hold now; `folder` is that of the model that is `whole`. Raises as
+    `read_route` does."""
+    assert folder is not None  # what is whole was read off it
+    told = await server.ranks(METHOD, patience_s=config.start_s)
+    return await asyncio.to_thread(read_route, told, whole, folder, folder.tensors)
 
 
 def read_route(
