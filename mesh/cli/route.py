@@ -152,4 +152,5 @@ def _say(route: ShardRoute, tell: Any = say) -> None:
     for node, shard in zip(route.nodes, route.shards, strict=True):
         held = "the whole model" if shard.artifact.derived_from is None else "a cut of it"
         tell(f"{node}: layers {shard.shard_start} to {shard.shard_end}, holds {held}")
-    tell(f"route {route.digest.text}")
+    machines = len(set(route.machines))
+    tell(f"route {route.digest.text}" + (", on one machine" if machines == 1 else ""))

@@ -32,7 +32,6 @@ class RankReport:
     """One rank's answer to `mesh_rank`. `layers` are those that it computes, `absent` those that it has a stand-in for;
     `tensors` the digest of each that its folder holds, `files` and `configs` listings of it."""
 
-    host: str
     address: str
     kernel: str
     rank: int
@@ -55,7 +54,7 @@ class RankReport:
         fields = told if isinstance(told, dict) else {}
         if isinstance(fields.get("fault"), str):
             raise EngineUnsupported(f"vllm rank {fields.get('rank')}: its model folder: {fields['fault'][:200]}")
-        words = ("host", "address", "kernel", "architecture", "device", "dtype", "version")
+        words = ("address", "kernel", "architecture", "device", "dtype", "version")
         cache = ("cache_dtype", "block_size", "enable_prefix_caching")
         numbers = ("rank", "ranks", "tensor_parallel")
         sound = (
@@ -108,7 +107,7 @@ def read_route(
             continue
         found += _weights(report, shards[-1], tensors, index)
     nodes = tuple(report.address for report in reports)
-    route = ShardRoute(tuple(shards), nodes)
+    route = ShardRoute(tuple(shards), nodes, tuple(report.kernel for report in reports))
     if len(shards) == len(reports):
         found += route.mismatches(whole)
         found += _held_by_nobody(reports, shards, tensors)

@@ -17,10 +17,12 @@ REPEATED_NODE: Final = "repeated-node"
 
 @dataclass(frozen=True, slots=True)
 class ShardRoute:
-    """`shards` in the order of the layers, `nodes` the name of each one's host."""
+    """`shards` in the order of the layers, `nodes` the name of each one's host, `machines` what tells the machine of
+    one from another's, for people: several hosts of a network may be on one. Empty where nobody said."""
 
     shards: tuple[ShardIdentity, ...]
     nodes: tuple[str, ...]
+    machines: tuple[str, ...] = ()
 
     @property
     def document(self) -> dict[str, Any]:
@@ -75,5 +77,6 @@ class ShardRoute:
         return {
             "route_digest": self.digest.text,
             "nodes": list(self.nodes),
+            "machines": list(self.machines),
             "shards": [shard.to_map() for shard in self.shards],
         }

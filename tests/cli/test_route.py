@@ -57,7 +57,7 @@ def test_route_is_looked_at_certified_and_listed(mesh, url, unsplit, halves, tmp
     assert first == "10.211.0.1: layers 0 to 1, holds a cut of it"
     assert second == "10.211.0.2: layers 1 to 2, holds a cut of it"
     looked = mesh("route", "check", *told(url, halves), "--json").json
-    assert name == f"route {looked['route_digest']}"
+    assert name == f"route {looked['route_digest']}, on one machine"
     assert [shard["shard_end"] for shard in looked["shards"]] == [1, 2]
 
     result = mesh("serve", *told(url, halves), "--route", "--port", "0", *state, "--json")

@@ -150,7 +150,7 @@ def test_folder_that_a_host_cannot_read_is_told(halves):
 
 
 @pytest.mark.parametrize("field", [
-    "host", "address", "kernel", "rank", "ranks", "tensor_parallel", "layers", "absent", "architecture", "device",
+    "address", "kernel", "rank", "ranks", "tensor_parallel", "layers", "absent", "architecture", "device",
     "dtype", "cache_dtype", "block_size", "enable_prefix_caching", "version", "files", "configs", "tensors",
 ])  # fmt: skip
 def test_answer_that_is_no_report_is_refused(halves, field):
