@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import mesh
 from mesh.cli import (
+    blueprint,
     chat,
     conformance,
     demo,
@@ -47,6 +48,7 @@ COMMANDS = (
     weights,
     identity,
     route,
+    blueprint,
     runtime,
     launch,
     meter,
