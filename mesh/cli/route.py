@@ -7,14 +7,14 @@ import asyncio
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.cli.console import emit, note, say
-from mesh.cli.engines import add_engine_flags, spec_of
 from mesh.cli.exits import ACCEPTED, REFUSED
-from mesh.cli.specs import VllmSpec
+from mesh.cli.specs import DEVICES, DTYPES, VllmSpec
 from mesh.cli.state import add_state_flag, state_of
-from mesh.errors import RouteIncompatible, UsageError
+from mesh.errors import RouteIncompatible
 
 if TYPE_CHECKING:
     from mesh.engine.vllm import VllmEngine
@@ -50,7 +50,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         if each is not checking:
             add_state_flag(each)
         if each is not showing:
-            add_engine_flags(each)
+            _add_route_flags(each)
+
+
+def _add_route_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("route")
+    group.add_argument("--vllm", metavar="URL", required=True, help="the vLLM server that is split")
+    group.add_argument("--weights", metavar="DIR", required=True, help="the folder of the whole model")
+    group.add_argument("--dtype", choices=DTYPES, help="what it computes in: told, as it does not say")
+    group.add_argument("--device", choices=DEVICES, help="what it runs on: told, as it does not say")
+    group.add_argument("--model", metavar="NAME", help="which of its models, where it has several")
+    group.add_argument("--name", help="the served model's name (default: the server's)")
+    group.add_argument("--vllm-key-file", metavar="FILE", help="the bearer token that it wants")
 
 
 def run_check(args: argparse.Namespace) -> int:
@@ -125,12 +136,10 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def _spec(args: argparse.Namespace) -> VllmSpec:
-    spec = spec_of(args)
-    if not isinstance(spec, VllmSpec):
-        raise UsageError("a route is a vLLM server over several hosts: name it with --vllm or --vllm-managed")
-    if spec.weights is None:
-        raise UsageError("a route is held against the whole model: name its folder with --weights")
-    return replace(spec, route=True)
+    return VllmSpec(
+        args.vllm, name=args.name, model=args.model, weights=Path(args.weights), dtype=args.dtype, device=args.device,
+        key_file=None if args.vllm_key_file is None else Path(args.vllm_key_file), route=True,
+    )  # fmt: skip
 
 
 async def _started(spec: VllmSpec) -> VllmEngine:

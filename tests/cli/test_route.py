@@ -98,12 +98,12 @@ def test_route_that_is_not_one_model_is_refused_by_every_reason(mesh, url, halve
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--reference",), "a route is a vLLM server over several hosts"),
-        (("--vllm", "http://127.0.0.1:1"), "held against the whole model: name its folder with --weights"),
-        (("--reference", "--route"), "--route does not apply to --reference"),
+        (("route", "check", "--vllm", "http://127.0.0.1:1"), "required: --weights"),
+        (("route", "check", "--vllm", "nowhere", "--weights", "."), "is not a url"),
+        (("serve", "--reference", "--route"), "--route does not apply to --reference"),
     ],
 )
 def test_what_is_no_route_is_wrong_usage(mesh, words, said):
-    result = mesh("route", "check", *words)
+    result = mesh(*words)
     assert result.code == 2
     assert said in result.err
