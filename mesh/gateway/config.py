@@ -67,6 +67,7 @@ class GatewayConfig(_Table):
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     body_memory_bytes: Annotated[int, Field(ge=1024, le=1 << 40)] = 256 << 20  # of all requests together
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    min_free_bytes: Annotated[int, Field(ge=0, le=1 << 60)] = 32 << 20  # with less for the ledger it is not ready
     idle_timeout_s: Seconds = 60  # a connection whose next request's head is not there by then is closed
     metrics: bool = True  # GET /metrics, for whoever may use the server
     page: bool = True  # the web page at /; what it shows is asked for with a key, where there are keys

@@ -144,9 +144,10 @@ class Evidence:
 class Health:
     """Open to anyone who can connect: says whether it can serve, and nothing of what it served."""
 
-    def __init__(self, steward: Steward, backends: Sequence[Backend]) -> None:
+    def __init__(self, steward: Steward, backends: Sequence[Backend], min_free_bytes: int) -> None:
         self._steward = steward
         self._backends = backends
+        self._min_free_bytes = min_free_bytes
         self.draining = False
 
     async def alive(self, request: web.Request) -> web.Response:
@@ -158,9 +159,13 @@ class Health:
             reasons.append("shutting down")
         try:
             # whoever balances by this answer sends no serve that would find the disk writable again
-            await self._steward.seal_leftovers()
-        except LedgerError:
+            await self._steward.check_writable()
+            free = self._steward.free_bytes
+        except (LedgerError, OSError):
             reasons.append("the ledger cannot be written")
+        else:
+            if free is not None and free < self._min_free_bytes:
+                reasons.append(f"the ledger's disk has {free} bytes free, expected at least {self._min_free_bytes}")
         for backend in self._backends:
             try:
                 if (changed := backend.taken_out) is not None:
