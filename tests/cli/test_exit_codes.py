@@ -210,7 +210,7 @@ route check --vllm http://127.0.0.1:1                                 | 2  | --w
 route check --vllm nowhere --weights folder                           | 2  | 'nowhere' is not a url
 route check --vllm http://127.0.0.1:1 --weights none                  | 3  | none: no such file or directory
 route check --vllm http://127.0.0.1:1 --weights folder                | 10 | folder: no config.json
-route certify --vllm http://127.0.0.1:1 --weights folder --state state| 10 | folder: no config.json
+route certify --vllm http://127.0.0.1:1 --weights folder --state state | 10 | folder: no config.json
 route list --state state                                              | 0  | no recipe
 route list --state none                                               | 3  | none: no ledger here
 
