@@ -28,8 +28,17 @@ _APPLIES = {
         "tokenizer_pre",
         "eos_id",
     ),
-    "vllm": ("slots", "chat_template", "weights", "tokenizer", "model", "dtype", "device", "vllm_key_file"),
-    "vllm_managed": ("slots", "chat_template", "tokenizer", "device", "vllm_executable", "vllm_start_s", "flags"),
+    "vllm": ("slots", "chat_template", "weights", "tokenizer", "model", "dtype", "device", "vllm_key_file", "route"),
+    "vllm_managed": (
+        "slots",
+        "chat_template",
+        "tokenizer",
+        "device",
+        "vllm_executable",
+        "vllm_start_s",
+        "route",
+        "flags",
+    ),
     "runtime": ("models", "vllm_executable"),
 }
 _CHOICES = tuple(dict.fromkeys(flag for flags in _APPLIES.values() for flag in flags))
@@ -92,6 +101,9 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True, 
     group.add_argument("--vllm-executable", metavar="FILE", help="how to start a vLLM server of our own (vllm)")
     group.add_argument(
         "--vllm-start-s", type=positive, metavar="SECONDS", help="how long our own vLLM server may take to start (1800)"
+    )
+    group.add_argument(
+        "--route", action="store_true", help="a vLLM server over several hosts, of which each reports what it computes"
     )
     group.add_argument("flags", nargs="*", metavar="-- FLAGS", help="for a vLLM server of our own")
     _add_watts(group)
@@ -172,7 +184,7 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
                 chat_template=template, tokenizer_pre=args.tokenizer_pre, eos_id=args.eos_id,
             )  # fmt: skip
     common = VllmSpec(
-        None, name=args.name, slots=args.slots, chat_template=template, device=args.device,
+        None, name=args.name, slots=args.slots, chat_template=template, device=args.device, route=args.route,
         tokenizer=None if args.tokenizer is None else Path(args.tokenizer),
     )  # fmt: skip
     if kind == "vllm_managed":

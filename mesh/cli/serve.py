@@ -252,7 +252,7 @@ def _backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | N
                 backend.url, name=backend.name, model=backend.model, slots=backend.slots,
                 weights=path(backend.weights), tokenizer=path(backend.tokenizer),
                 chat_template=path(backend.chat_template), dtype=backend.dtype, device=backend.device,
-                key_file=path(backend.key_file), gpus=cards(backend.gpus),
+                key_file=path(backend.key_file), gpus=cards(backend.gpus), route=backend.route,
             )  # fmt: skip
         case "runtime":
             return spec_of_candidate(base / backend.path, path(backend.models), executable=backend.executable)
@@ -261,7 +261,7 @@ def _backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | N
                 None, name=backend.name, slots=backend.slots, weights=base / backend.weights,
                 tokenizer=path(backend.tokenizer), chat_template=path(backend.chat_template), device=backend.device,
                 executable=backend.executable, flags=tuple(backend.flags), start_s=backend.start_s,
-                gpus=cards(backend.gpus),
+                gpus=cards(backend.gpus), route=backend.route,
             )  # fmt: skip
 
 
