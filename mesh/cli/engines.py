@@ -27,6 +27,7 @@ _APPLIES = {
         "chat_template",
         "tokenizer_pre",
         "eos_id",
+        "silent_s",
     ),
     "vllm": ("slots", "chat_template", "weights", "tokenizer", "model", "dtype", "device", "vllm_key_file", "route"),
     "vllm_managed": (
@@ -91,6 +92,9 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True, 
     group.add_argument("--tokenizer-pre", metavar="NAME", help="the pre-tokenizer, where an old GGUF file names none")
     group.add_argument(
         "--eos-id", type=token_id, metavar="ID", help="the id that ends an output, where a GGUF has none"
+    )
+    group.add_argument(
+        "--silent-s", type=positive, metavar="SECONDS", help="a GGUF child that works and is silent so long dies (120)"
     )
     group.add_argument("--weights", metavar="DIR", help="the folder that a vLLM server loaded: digested, and read")
     group.add_argument("--tokenizer", metavar="DIR", help="a folder for the tokenizer alone, where it is another")
@@ -182,6 +186,7 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
                 name=args.name, slots=args.slots, context=args.context, kv_type=args.kv_type,
                 flash_attention=not args.no_flash_attention, threads=args.threads, ubatch=args.ubatch,
                 chat_template=template, tokenizer_pre=args.tokenizer_pre, eos_id=args.eos_id,
+                silent_s=args.silent_s,
             )  # fmt: skip
     common = VllmSpec(
         None, name=args.name, slots=args.slots, chat_template=template, device=args.device, route=args.route,

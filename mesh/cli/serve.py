@@ -246,6 +246,7 @@ def _backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | N
                 name=backend.name, slots=backend.slots, context=backend.context_tokens, kv_type=backend.kv_type,
                 flash_attention=backend.flash_attention, threads=backend.threads, ubatch=backend.ubatch,
                 chat_template=path(backend.chat_template), tokenizer_pre=backend.tokenizer_pre, eos_id=backend.eos_id,
+                silent_s=backend.silent_s,
             )  # fmt: skip
         case "vllm":
             return VllmSpec(

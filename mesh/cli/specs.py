@@ -60,6 +60,7 @@ class GgufSpec:
     chat_template: Path | None = None
     tokenizer_pre: str | None = None
     eos_id: int | None = None
+    silent_s: int | None = None
     blueprint: Blueprint | None = None
     candidate: CandidateSpec | None = None
 

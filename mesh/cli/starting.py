@@ -149,6 +149,7 @@ def gguf_config(spec: GgufSpec, cpu_watts_u: int | None, environment: Mapping[st
         chat_template=_template(spec.chat_template),
         tokenizer_pre=spec.tokenizer_pre,
         eos_id=spec.eos_id,
+        silent_s=spec.silent_s,
         watts_u=cpu_watts_u,
         **_of_candidate(spec.candidate),
     )
