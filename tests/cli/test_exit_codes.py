@@ -205,6 +205,15 @@ identity of --gguf none                                               | 3  | non
 identity of --gguf garbage                                            | 10 | garbage: magic
 identity of --gguf tiny.gguf --weights folder                         | 2  | --weights does not apply
 
+route                                                                 | 2  | ACTION
+route check --vllm http://127.0.0.1:1                                 | 2  | --weights
+route check --vllm nowhere --weights folder                           | 2  | 'nowhere' is not a url
+route check --vllm http://127.0.0.1:1 --weights none                  | 3  | none: no such file or directory
+route check --vllm http://127.0.0.1:1 --weights folder                | 10 | folder: no config.json
+route certify --vllm http://127.0.0.1:1 --weights folder --state state | 10 | folder: no config.json
+route list --state state                                              | 0  | no recipe
+route list --state none                                               | 3  | none: no ledger here
+
 meter                                                                 | 2  | ACTION
 meter probe --meter rapl=none                                         | 0  | no-powercap
 meter probe --meter rapl=folder                                       | 0  | no-zones

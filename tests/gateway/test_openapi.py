@@ -245,7 +245,9 @@ def test_answers_are_as_described(tmp_path: Path) -> None:
                     address = address.replace(name, value)
                 for accept in ("*/*", "application/json"):
                     reply = await gate.get(address, Accept=accept)
-                    assert reply.status == (400 if path.endswith("balance") else 200)
+                    # nobody here bears a grant, or computes over several hosts
+                    others = {"/mesh/v1/grant/balance": 400, "/mesh/v1/routes/{digest}": 404}
+                    assert reply.status == others.get(path, 200), path
                     check(described, path, reply, "get")
                 if address != path:
                     check(described, path, await gate.get(path.replace("{", "").replace("}", "")), "get")
