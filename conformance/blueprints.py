@@ -33,12 +33,12 @@ def _told(value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str):
-        return value.encode().hex() or "-"
+        return value.encode().hex() or "empty"
     if isinstance(value, bytes):
-        return value.hex() or "-"
+        return value.hex() or "empty"
     if isinstance(value, dict):
-        return " ".join(f"{key}:{item}" for key, item in value.items()) or "-"
-    return " ".join(map(str, value)) or "-"
+        return " ".join(f"{key}:{item}" for key, item in value.items()) or "empty"
+    return " ".join(map(str, value)) or "empty"
 
 
 def read_blueprint(data: bytes) -> str:

@@ -9,16 +9,14 @@ Bodies and lists are those of `postcards`; what is kept are certificates, lists 
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from typing import Final
 
 from conformance import postcards as hand
+from conformance.postcards import NOW_S, SIGNED
 from mesh.blueprint.certificate import Certificate, certify
 from mesh.blueprint.revocation import revoke
 from mesh.blueprint.signature import SecretKey
 
-SIGNED: Final = Path(__file__).parent / "signed"
-NOW_S: Final = 1_800_000_000
 DAY_S: Final = 86_400
 ROOT, OTHER, MIDDLE, SIGNER = (SecretKey(bytes((number,)) * 64) for number in range(1, 5))
 

@@ -6,8 +6,7 @@ import hashlib
 
 from conformance import postcards as hand
 from conformance.case import Group
-from conformance.postcards import inline, internal, kbp, vec
-from conformance.sign_blueprints import NOW_S, SIGNED
+from conformance.postcards import NOW_S, SIGNED, inline, internal, kbp, vec
 
 FEATURE = "blueprint"
 GOOD = hand.body()

@@ -30,12 +30,12 @@ GOOD = (
     ("bool", "true", "01", "true", "Yes."),
     ("char", "two-bytes", "02c3a9", "c3a9", "One code point, as a string."),
     ("string", "plain", "0468c3a96a", "68c3a96a", "A length in bytes, then UTF-8."),
-    ("string", "empty", "00", "-", "Nothing."),
+    ("string", "empty", "00", "empty", "Nothing."),
     ("bytes", "two", "020102", "0102", "A length, then the bytes."),
     ("option-u8", "none", "00", "none", "None."),
     ("option-u8", "some", "0105", "5", "Some."),
     ("seq-u16", "two", "02018001", "1 128", "A count, then the items."),
-    ("seq-u16", "empty", "00", "-", "No items."),
+    ("seq-u16", "empty", "00", "empty", "No items."),
     ("map-u8-u8", "two", "0201020304", "1:2 3:4", "Keys ascend."),
 )
 BAD = (
