@@ -94,6 +94,7 @@ def test_layers_are_no_part_of_the_fingerprint():
 
 def test_a_cut_has_the_identity_of_the_whole():
     assert cut(0, 2).fingerprint == cut(2, 4).fingerprint == identity().fingerprint
+    assert cut(0, 4, shard_start=2).fingerprint == cut(0, 4, shard_end=2).fingerprint == identity().fingerprint
     assert cut(0, 2).artifact.source_digest == WHOLE
     assert cut(0, 2).artifact.content_digest == CUT
     foreign = cut(0, 2, artifact__derived_from=binding(0, 2, OTHER))

@@ -118,7 +118,7 @@ class TwoHosts:
                 self.stop()
                 raise AssertionError("two hosts did not start:\n" + "\n---\n".join(logs))
             time.sleep(0.25)
-        self._shared = {name for process in self._processes() for name in _shared_memory(process.pid)}
+        self._see_shared()
 
     def host(self, number: int) -> list[psutil.Process]:
         """Every process of the second host (1) or the first (0), the root first."""
@@ -133,6 +133,7 @@ class TwoHosts:
     def stop(self) -> None:
         """Nothing of them is left when this returns."""
         self._is = None
+        self._see_shared()
         keepers, self._keepers = self._keepers, []
         for keeper in keepers:
             assert keeper.stdin is not None
@@ -190,8 +191,15 @@ class TwoHosts:
         assert what == "started", (what, pid)
         self._roots.append(psutil.Process(int(pid)))
 
+    def _see_shared(self) -> None:
+        self._shared.update(name for process in self._processes() for name in _shared_memory(process.pid))
+
     def _processes(self) -> list[psutil.Process]:
-        return [one for root in self._roots for one in (root, *root.children(recursive=True))]
+        found: list[psutil.Process] = []
+        for root in self._roots:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += [root, *root.children(recursive=True)]
+        return found
 
     def _answers(self) -> bool:
         try:
