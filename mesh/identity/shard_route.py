@@ -11,6 +11,7 @@ from mesh.identity.route import check_route
 from mesh.identity.shard import ShardIdentity
 from mesh.schema.ids import ContentId
 
+MAX_SHARDS: Final = 128  # so that the document stays within what a gateway hands out
 NODES: Final = "nodes"
 REPEATED_NODE: Final = "repeated-node"
 
