@@ -48,7 +48,7 @@ class ShardRoute:
 
     def mismatches(self, whole: ShardIdentity) -> tuple[Mismatch, ...]:
         """Every reason why this may not compute the model that `whole` is; none where it may."""
-        held = [one for i, shard in enumerate(self.shards[:1]) for one in explain(whole, shard, shard_index=i)]
+        held = explain(whole, self.shards[0], shard_index=0) if self.shards else ()
         return (*held, *check_route(self.shards), *self._hosts())
 
     def _hosts(self) -> list[Mismatch]:
