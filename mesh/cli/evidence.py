@@ -54,14 +54,16 @@ class Source:
     whole: bool = False
 
 
-def open_source(name: str) -> Source:
-    """What `name` leads to; `-` is an envelope on stdin. Raises OSError or LedgerError, here and while it is read."""
+def open_source(name: str, *, every_checkpoint: bool = False) -> Source:
+    """What `name` leads to; `-` is an envelope on stdin. Of a ledger's checkpoints the last says how many receipts
+    there are; the books of earlier epochs are in the others. Raises OSError or LedgerError, here and while it is read.
+    """
     if name == "-":
         return Source("stdin", iter((Piece("stdin", sys.stdin.buffer.read(MAX_ENVELOPE_BYTES + 1)),)))
     path = Path(name)
     if path.is_dir():
         if (path / LEDGER_NAME).exists():
-            return Source(name, _in_ledger(path / LEDGER_NAME, name), whole=True)
+            return Source(name, _in_ledger(path / LEDGER_NAME, name, every_checkpoint), whole=True)
         found = sorted(path.glob(f"*{ENVELOPE_SUFFIX}"))
         if not found:
             raise FileNotFoundError(f"{name}: no ledger and no receipts ({ENVELOPE_SUFFIX} files) here")
@@ -71,7 +73,7 @@ def open_source(name: str) -> Source:
     with path.open("rb") as file:
         start = file.read(len(_SQLITE_MAGIC))
         if start == _SQLITE_MAGIC:
-            return Source(name, _in_ledger(path, name), whole=True)
+            return Source(name, _in_ledger(path, name, every_checkpoint), whole=True)
         piece = _rest_of(file, name, start)  # of the same opening: a pipe gives its bytes once
     return Source(name, iter((piece,)))
 
@@ -118,12 +120,14 @@ def _in_archive(path: Path) -> Iterator[Piece]:
             yield Piece(f"{path} envelope {number}", envelope)
 
 
-def _in_ledger(path: Path, label: str) -> Iterator[Piece]:
+def _in_ledger(path: Path, label: str, every_checkpoint: bool) -> Iterator[Piece]:
     with LedgerReader.open(path) as reader:
-        # the checkpoint first: a gateway at work may add receipts meanwhile, and only receipts may be ahead
-        checkpoint = reader.last_checkpoint()
-        if checkpoint is not None:
-            yield Piece(f"{label} last checkpoint", checkpoint)
+        # the checkpoints first: a gateway at work may add receipts meanwhile, and only receipts may be ahead
+        if every_checkpoint:
+            for number, checkpoint in enumerate(reader.checkpoints()):
+                yield Piece(f"{label} checkpoint {number}", checkpoint)
+        elif (last := reader.last_checkpoint()) is not None:
+            yield Piece(f"{label} last checkpoint", last)
         for entry in reader.receipts():
             row = (entry.seq, entry.receipt_id, entry.serve_id)
             yield Piece(f"{label} seq {entry.seq}", entry.envelope, row)
