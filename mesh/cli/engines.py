@@ -37,7 +37,8 @@ _MAX_WHOLE = 2**31 - 1  # what the engines' C code counts with
 _MAX_DIGITS = 10
 
 
-def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True, behind_dashes: bool = True) -> None:
+    """`behind_dashes`: what follows `--` is for a vLLM server of our own, and not for the command."""
     group = parser.add_argument_group("engine")
     which = group.add_mutually_exclusive_group(required=required)
     which.add_argument(
@@ -72,7 +73,10 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
     group.add_argument(
         "--vllm-start-s", type=positive, metavar="SECONDS", help="how long our own vLLM server may take to start (1800)"
     )
-    group.add_argument("flags", nargs="*", metavar="-- FLAGS", help="for a vLLM server of our own")
+    if behind_dashes:
+        group.add_argument("flags", nargs="*", metavar="-- FLAGS", help="for a vLLM server of our own")
+    else:
+        parser.set_defaults(flags=[])
     group.add_argument(
         "--cpu-watts", type=watts_u, metavar="W", help="watts of one busy core; without it no energy figure"
     )

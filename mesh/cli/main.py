@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import mesh
 from mesh.cli import (
+    audit,
     chat,
     conformance,
     demo,
@@ -31,7 +32,9 @@ from mesh.cli.console import emit, flush, note
 from mesh.cli.exits import INTERRUPTED, NOT_RUN, error_code, exit_code
 from mesh.errors import UsageError
 
-COMMANDS = (demo, serve, chat, receipts, verify, disclose, replay, grant, key, weights, identity, meter, conformance)
+COMMANDS = (
+    demo, serve, chat, receipts, verify, disclose, replay, audit, grant, key, weights, identity, meter, conformance,
+)  # fmt: skip
 
 _EXITS = """exit codes: 0 accepted or verified, 10 refused, diverged or malformed, 11 cannot be decided,
 2 wrong usage, 3 could not run"""

@@ -141,7 +141,7 @@ def _export_all(reader: LedgerReader, out: str) -> int:
     if out == "-":
         raise UsageError("--all writes a directory or a .cborseq file, not stdout")
     # the checkpoints first: a gateway at work adds receipts meanwhile, and they may only be ahead of them
-    checkpoints = list(reader.checkpoints())
+    checkpoints = [envelope for _, envelope in reader.checkpoints()]
     count = 0
 
     def envelopes() -> Iterator[bytes]:

@@ -170,7 +170,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
     config = MeshConfig.load(args.config)
     base = args.config.parent
     state = State(base / config.state.dir) if args.state is None else state_of(args)
-    specs = [_backend_spec(backend, base) for backend in config.backend]
+    specs = [backend_spec(backend, base) for backend in config.backend]
     return _Plan(
         state, specs, configured(config.meter, base), _overridden(config.gateway, args), config.auth.keys,
         config.disclosures.keep_ns, [Route(tuple(backend.aliases), backend.queue) for backend in config.backend],
@@ -188,7 +188,7 @@ def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfi
     return config.model_copy(update=given)
 
 
-def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
+def backend_spec(backend: Backend, base: Path) -> EngineSpec:
     """Paths in a config file are relative to that file."""
 
     def path(name: str | None) -> Path | None:

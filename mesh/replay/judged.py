@@ -16,13 +16,15 @@ from mesh.replay.verdict import EXIT_DIVERGED, EXIT_NOT_REPLAYABLE, EXIT_VERIFIE
 from mesh.schema.ids import ContentId, steward_from_text, steward_text
 
 LISTED = 1000  # verdicts of each kind that a report names one by one; all are counted
+_OWN = ("tokens", "serve_ns", "replay_ns", "disclosure", "disclosure_fault")
 RAN = 8  # the row from which on the engine has computed
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One replay. `replay_ns` is what it took, where the engine computed anything; `serve_ns` the span of the serve by
-    its receipt, where that says one. `tokens` are those that the receipt counts. `score` is no verdict."""
+    """One replay. `replay_ns` is what it took; `serve_ns` the span of the serve by its receipt. `tokens` are those that
+    the receipt counts. `score` is no verdict. `disclosure` says where the disclosure came from, or why there was none;
+    `disclosure_fault` what was wrong with something that was given as one."""
 
     steward: bytes
     seq: int
@@ -33,6 +35,8 @@ class Judged:
     serve_ns: int | None = None
     replay_ns: int | None = None
     score: Score | None = None
+    disclosure: str | None = None
+    disclosure_fault: str | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -46,7 +50,7 @@ class Judged:
             "steward": steward_text(self.steward), "seq": self.seq, "receipt_id": self.receipt_id.text,
             "model": self.model, **self.verdict.to_json(),
         }  # fmt: skip
-        for name in ("tokens", "serve_ns", "replay_ns"):
+        for name in _OWN:
             if getattr(self, name) is not None:
                 told[name] = getattr(self, name)
         if self.score is not None:
@@ -59,7 +63,7 @@ class Judged:
         fields = dict(told)
         try:
             score = fields.pop("score", None)
-            own = {name: fields.pop(name, None) for name in ("tokens", "serve_ns", "replay_ns")}
+            own = {name: fields.pop(name, None) for name in _OWN}
             steward, seq = steward_from_text(fields.pop("steward")), int(fields.pop("seq"))
             receipt_id, model = ContentId.from_text(fields.pop("receipt_id")), str(fields.pop("model"))
             verdict = Verdict(kind=fields.pop("verdict"), **fields)
@@ -78,7 +82,7 @@ class Judgements:
     reasons: Counter[str] = field(default_factory=Counter)
     methods: Counter[str] = field(default_factory=Counter)
     models: dict[str, Counter[str]] = field(default_factory=dict)
-    differing: int = 0
+    disclosures: Counter[str] = field(default_factory=Counter)
     ratios: dict[str, array[float]] = field(default_factory=dict)
     serve_ns: int = 0
     replay_ns: int = 0
@@ -92,6 +96,8 @@ class Judgements:
         word = "output-differs" if verdict.kind == "verified" and verdict.exit_code else verdict.kind
         self.verdicts[word] += 1
         self.models.setdefault(one.model, Counter())[word] += 1
+        if one.disclosure is not None:
+            self.disclosures[one.disclosure] += 1
         if verdict.reason is not None:
             self.reasons[verdict.reason] += 1
         if verdict.method is not None:

@@ -2,67 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from mesh.replay.census import Census, Tally
 from mesh.replay.conservation import EpochSum, Uncovered
 from mesh.replay.holding import Holding
 from mesh.replay.judged import Judgements, quantile
+from mesh.replay.plan import Plan
 from mesh.replay.verdict import EXIT_DIVERGED, EXIT_NOT_REPLAYABLE, EXIT_VERIFIED
-from mesh.schema.ids import ContentId, steward_text
+from mesh.schema.ids import steward_text
 
 LISTED_GAPS = 100
 Word = Literal["good", "refused", "undecided"]
-
-
-@dataclass(frozen=True, slots=True)
-class Stratum:
-    """What was drawn of one steward, or of one of its models: `drawn` are numbers, of `population` receipts up to
-    `head`, which is number `head_seq`. `committed`: the auditor named the head, rather than take the last at hand."""
-
-    steward: bytes
-    head: ContentId
-    head_seq: int
-    committed: bool
-    population: int
-    drawn: tuple[int, ...]
-    model: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
-            "steward": steward_text(self.steward), "head": self.head.text, "head_seq": self.head_seq,
-            "committed": self.committed, "population": self.population, "drawn": list(self.drawn),
-        }  # fmt: skip
-        return told if self.model is None else {**told, "model": self.model}
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is replayed: all receipts that are at hand, or, with `size` and `seed`, those that were drawn. `engine` says
-    what replays, None where nothing does."""
-
-    strata: tuple[Stratum, ...]
-    size: int | None = None
-    seed: bytes | None = None
-    engine: str | None = None
-
-    @property
-    def chosen(self) -> int:
-        return sum(len(one.drawn) if self.size is not None else one.population for one in self.strata)
-
-    def to_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"what": "all" if self.size is None else "sample", "receipts": self.chosen}
-        if self.size is not None and self.seed is not None:
-            told |= {"size": self.size, "seed": self.seed.hex()}
-        if self.engine is not None:
-            told["engine"] = self.engine
-        strata = [one.to_json() for one in self.strata]
-        if self.size is None:  # all of them need no list
-            for one in strata:
-                del one["drawn"]
-        return told | {"strata": strata}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +22,6 @@ class Report:
     census: Census
     plan: Plan
     judged: Judgements
-    disclosures: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -119,7 +70,7 @@ class Report:
             ],
             "energy": [_sum(one) for one in census.sums],
             "plan": self.plan.to_json(),
-            "disclosures": dict(self.disclosures),
+            "disclosures": dict(sorted(self.judged.disclosures.items())),
             "replays": _replays(self.judged),
             "scores": _scores(self.judged),
         }  # fmt: skip

@@ -1,9 +1,9 @@
 """A score for engines that cannot be bitwise: how many of a serve's tokens this engine would have chosen too.
 
-It is no verdict. Other hardware, other kernels or company in a batch flip close calls, and so do slightly other weights:
-no share of matching tokens proves a serve, and none refutes one. What is counted: the engine goes on from the prompt and
-the served tokens before each position, and chooses. Where it chooses another token, that is a mismatch, with the margin
-between the engine's best two there; it then goes on from the served token, not from its own.
+It is no verdict. Other hardware, other kernels or company in a batch flip close calls, and so do slightly other
+weights: no share of matching tokens proves a serve, and none refutes one. What is counted: the engine goes on from the
+prompt and the served tokens before each position, and chooses. Where it chooses another token, that is a mismatch, with
+the margin between the engine's best two there; it then goes on from the served token, not from its own.
 """
 
 from __future__ import annotations

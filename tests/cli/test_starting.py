@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.engines import add_engine_flags, spec_of
-from mesh.cli.serve import _backend_spec
+from mesh.cli.serve import backend_spec
 from mesh.cli.specs import EngineSpec
 from mesh.cli.starting import start_engine
 from mesh.errors import ModelFileError
@@ -33,7 +33,7 @@ def by_config(model: Path) -> EngineSpec:
     config = MeshConfig.from_toml(
         f'[[backend]]\nkind = "gguf"\npath = "{model.name}"\ntokenizer_pre = "gpt-2"\neos_id = 0\n'
     )
-    return _backend_spec(config.backend[0], model.parent)
+    return backend_spec(config.backend[0], model.parent)
 
 
 @pytest.mark.parametrize("spec", [by_flags, by_config])
