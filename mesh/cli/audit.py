@@ -180,7 +180,7 @@ def _told(spec: EngineSpec) -> str:
         case VllmSpec():
             return f"vllm {spec.url or spec.weights}"
         case _:
-            return f"reference {spec.name or 'reference'}"
+            return f"the reference engine as {spec.name or 'reference'}"
 
 
 def _journal(path: Path | None, held: ExitStack) -> Journal | None:

@@ -74,6 +74,8 @@ def _verdict(report: Report) -> Iterator[str]:
     if judged.count:
         words = ", ".join(f"{judged.verdicts[word]} {name}" for word, name in VERDICTS.items() if judged.verdicts[word])
         told.append(f"Replayed: {words}.")
+        if judged.reasons:
+            told.append(f"Why not: {kinds(judged.reasons)}.")
     else:
         told.append("Nothing was replayed, so nothing is said about what ran.")
     said = text(" ".join(told))
@@ -152,17 +154,16 @@ def _replays(report: Report) -> Iterator[str]:
         return
     yield '<h2>Replays</h2><div class="pair">'
     models = sorted(judged.models.items(), key=lambda item: (-item[1].total(), item[0]))
-    rows = [row("all", f"{judged.count:,}", bar(_verdict_parts(judged.verdicts)), _verdict_words(judged.verdicts))]
-    if len(models) > 1:
-        rows += [
-            row(text(model), f"{counts.total():,}", bar(_verdict_parts(counts)), _verdict_words(counts))
-            for model, counts in models[:LISTED]
-        ]
+    shown = [("all receipts", judged.verdicts), *(models[:LISTED] if len(models) > 1 else [])]
+    rows = [
+        row(text(name), f"{counts.total():,}", bar(_verdict_parts(counts)), _verdict_words(counts))
+        for name, counts in shown
+    ]
     keys = [(name, word) for word, name in VERDICTS.items() if judged.verdicts[word]]
     yield f'<figure class="card"><h3>Verdicts</h3><ul class="bars">{"".join(rows)}</ul>{legend(keys)}</figure>'
     if judged.ratios:
         spreads = [(method, len(ratios), spread(ratios)) for method, ratios in sorted(judged.ratios.items())]
-        words = "; ".join(
+        words = "Below 1 the replay was faster: " + "; ".join(
             f"by {method} {middle:.3f} in the middle, {low:.3f} to {high:.3f} for eight of ten of {count:,}"
             for method, count, (low, middle, high) in spreads
         )
@@ -198,7 +199,7 @@ def _energy(report: Report) -> Iterator[str]:
     yield "<h2>Energy</h2>"
     if sums:
         ranked = sorted(sums, key=lambda one: one.result == "exact")  # what is wrong is among the first
-        keys = [("receipts", "receipts"), ("idle", "idle"), ("unattributed", "unattributed"), ("open", "open")]
+        keys = [(name, name) for name in ("receipts", "idle", "unattributed", "open")]
         yield (
             '<figure class="card"><h3>Counted by the meter = receipts + idle + unattributed + open</h3>'
             f'<ul class="bars">{"".join(map(_sum_row, ranked[:LISTED]))}</ul>{legend(keys)}</figure>'
@@ -234,7 +235,9 @@ def _sum_row(one: EpochSum) -> str:
 
 def _stewards(report: Report) -> Iterator[str]:
     rows = []
+    seen: Counter[str] = Counter()
     for steward, holding, tally in report.stewards()[:LISTED]:
+        seen += tally.finishes
         missing = sum(end - start + 1 for start, end in report.census.missing.get(steward, []))
         complete = tally.serves - tally.incomplete
         parts = [Part("came to their end", "complete", complete, f"{complete:,}")]
@@ -248,7 +251,7 @@ def _stewards(report: Report) -> Iterator[str]:
             )
         )  # fmt: skip
     if rows:
-        keys = [("came to their end", "complete"), *((_FINISHES[one], one) for one in INCOMPLETE)]
+        keys = [("came to their end", "complete"), *((_FINISHES[one], one) for one in INCOMPLETE if seen[one])]
         yield (
             '<h2>Serves that did not come to their end, by steward</h2><figure class="card">'
             f'<ul class="bars">{"".join(rows)}</ul>{legend(keys)}</figure>'

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from mesh.cli.audit_sources import AuditSource, Disclosed, Disclosures, receipt_id_of
+from mesh.cli.console import counted
 from mesh.cli.specs import EngineSpec, VllmSpec
 from mesh.cli.starting import start_engine
 from mesh.engine.grammars import GrammarEngine
 from mesh.engine.protocol import ServingEngine, identity_of
-from mesh.errors import UsageError
+from mesh.errors import Invalid, Undecidable, UsageError
 from mesh.identity.shard import ShardIdentity
 from mesh.replay.facts import EngineFacts, first_other
 from mesh.replay.judged import Judged
@@ -152,14 +153,19 @@ class Replays:
     def _tasks_of(self, wanted: set[bytes]) -> Iterator[Task]:
         for source in self.sources:
             if not wanted:
-                return
+                break
             for envelope in source.again(wanted):
                 receipt_id = receipt_id_of(envelope)
                 if receipt_id not in wanted:
                     continue
+                try:
+                    sealed = verify(envelope, RECEIPT_TYPE, self.trust)
+                except (Invalid, Undecidable):  # the same receipt under a broken signature; another source has it whole
+                    continue
                 wanted.discard(receipt_id)
-                sealed = verify(envelope, RECEIPT_TYPE, self.trust)
                 yield Task(sealed, receipt_id, self.disclosures.of(sealed.value, receipt_id))
+        if wanted:
+            raise OSError(f"{counted(len(wanted), 'receipt')} that the sources had before are not there any more")
 
 
 async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -8,6 +8,7 @@ import re
 import stat
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 from mesh.cli.client import Gateway, quoted
 from mesh.cli.evidence import ARCHIVE_SUFFIX, ENVELOPE_SUFFIX, Piece, ledger_in, open_source
 from mesh.cli.state import State
-from mesh.errors import Invalid, KeyFileError, NotFound, Refused, StructureError, UsageError
+from mesh.errors import Invalid, KeyFileError, LedgerCorrupt, NotFound, Refused, StructureError, UsageError
 from mesh.grant.text import PREFIX
 from mesh.ledger.reader import LedgerReader
 from mesh.replay.census import Place, Source
@@ -78,13 +79,15 @@ def receipt_id_of(envelope: bytes) -> ContentId:
 
 
 def _among(found: Iterator[bytes], wanted: Collection[bytes]) -> Iterator[bytes]:
-    for envelope in found:
-        try:
-            receipt_id = receipt_id_of(envelope)
-        except Invalid:  # counted by the census
-            continue
-        if receipt_id in wanted:
-            yield envelope
+    """What is wrong with the others, and where an archive breaks off, was counted by the census."""
+    with suppress(StructureError, LedgerCorrupt):
+        for envelope in found:
+            try:
+                receipt_id = receipt_id_of(envelope)
+            except Invalid:
+                continue
+            if receipt_id in wanted:
+                yield envelope
 
 
 class FileSource:

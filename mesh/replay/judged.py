@@ -8,11 +8,11 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from mesh.errors import SchemaError
 from mesh.replay.score import Score
-from mesh.replay.verdict import EXIT_DIVERGED, EXIT_NOT_REPLAYABLE, EXIT_VERIFIED, Verdict
+from mesh.replay.verdict import EXIT_DIVERGED, EXIT_NOT_REPLAYABLE, EXIT_VERIFIED, Kind, Verdict
 from mesh.schema.ids import ContentId, steward_from_text, steward_text
 
 LISTED = 1000  # verdicts of each kind that a report names one by one; all are counted
@@ -66,8 +66,10 @@ class Judged:
             own = {name: fields.pop(name, None) for name in _OWN}
             steward, seq = steward_from_text(fields.pop("steward")), int(fields.pop("seq"))
             receipt_id, model = ContentId.from_text(fields.pop("receipt_id")), str(fields.pop("model"))
-            verdict = Verdict(kind=fields.pop("verdict"), **fields)
-            _ = verdict.exit_code
+            kind = fields.pop("verdict")
+            if kind not in get_args(Kind):
+                raise SchemaError(f"verdict is {kind!r:.80}")
+            verdict = Verdict(kind=kind, **fields)
             read = None if score is None else Score.from_json(score)
         except (KeyError, TypeError, ValueError, AttributeError, SchemaError) as e:
             raise SchemaError(f"replay: {type(e).__name__}: {e}") from None
