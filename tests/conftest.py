@@ -11,11 +11,16 @@ from hypothesis import HealthCheck, settings
 MOST = 8
 
 # How long an example takes says how busy the machine is. In CI the examples are the same each time, as hypothesis has
-# it there.
-settings.register_profile(
-    "untimed", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("untimed")
+# it there. `make test` tries a third of them, the deep lane all: tests/support/examples.py.
+for name, share in (("some", 33), ("all", 100)):
+    settings.register_profile(
+        name,
+        parent=settings.default,
+        max_examples=share,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("some")
 
 # A shell starts what runs in its background deaf to Ctrl-C, and a process hands that down: a command under test would
 # never hear the Ctrl-C that its test sends.

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = [*(ROOT / "web").glob("*.js"), ROOT / "web" / "client.mjs", *(ROOT / "web" / "page").iterdir()]
 WEB = {"mesh/" + path.relative_to(ROOT).as_posix() for path in MODULES}

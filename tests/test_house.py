@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ PLACES = {
 }
 
 
+@cache
 def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
@@ -54,7 +56,12 @@ def dotted(path: Path) -> str:
 MODULES = frozenset(dotted(path) for path in modules())
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -117,6 +124,7 @@ def test_only_commands_read_the_environment(path: Path) -> None:
             pytest.fail(f"{dotted(path)}:{node.lineno} reads the environment")
 
 
+@pytest.mark.deep
 def test_every_module_imports_alone_without_a_warning() -> None:
     """In one interpreter, which has what others made and forgets what is ours between one module and the next."""
     names = [dotted(path) for path in modules() if path.name != "__main__.py"]

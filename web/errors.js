@@ -11,6 +11,9 @@
  *     │   ├── SignatureError       signature
  *     │   ├── PayloadError         payload
  *     │   ├── SequenceError        sequence
+ *     │   ├── MovingReference      moving-reference
+ *     │   ├── LayerError           layers
+ *     │   ├── FingerprintError     fingerprint
  *     │   └── TrustFileError       trust-file
  *     ├── TrustError               trust: the steward is unknown, or was not trusted at that time
  *     ├── RevocationsError         no class: a list of revoked blocks that cannot be read, so that no grant is let through
@@ -60,6 +63,18 @@ export class PayloadError extends WrongError {
 
 export class SequenceError extends WrongError {
   errorClass = "sequence";
+}
+
+export class MovingReference extends WrongError {
+  errorClass = "moving-reference";
+}
+
+export class LayerError extends WrongError {
+  errorClass = "layers";
+}
+
+export class FingerprintError extends WrongError {
+  errorClass = "fingerprint";
 }
 
 export class TrustFileError extends WrongError {

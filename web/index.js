@@ -33,4 +33,6 @@ export { parseReplayer } from "./replayer.js";
 export { referenceCache, referenceTokens } from "./reference.js";
 export { grantText, parseGrantText, verifyGrant } from "./grant.js";
 export { decideGrant, parseFrame, parseRevoked } from "./decision.js";
+export { parseIdentity, parsePeer } from "./identity.js";
+export { checkHandshake, checkRoute, explain, parseEvidence, rejection } from "./route.js";
 export { sealedView, settingsView, spelled, view } from "./view.js";

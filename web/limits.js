@@ -9,6 +9,7 @@ export const TRUST_BYTES = 1048576;
 export const GRANT_BYTES = 4096;
 export const GRANT_BLOCKS = 8;
 export const NESTING = 16;
+export const DOCUMENT_BYTES = 65536;
 
 // No valid value has as many items: it keeps a hostile disclosure from filling the memory with empty arrays.
 export const ITEMS = 200000;

@@ -11,12 +11,6 @@ import { line } from "./verdict.js";
 
 export const ACCEPTED = 0;
 export const REJECTED = 10;
-export const NOT_OFFERED = 11;
-
-/** The operations of an optional feature that is not offered here. */
-const OF_IDENTITIES = new Set([
-  "identity", "identity-explain", "identity-route", "identity-evidence", "identity-handshake",
-]);
 
 const FORMS = new Map([
   ["content-id", mesh.parseContentId],
@@ -52,6 +46,10 @@ function serves(words) {
   return pairs;
 }
 
+/** @param {import("./route.js").Mismatch[]} mismatches @returns {string} */
+const reasons = (mismatches) =>
+  mismatches.map(({ index, reason, field }) => `${index === undefined ? "" : `${index}:`}${reason}:${field}`).join(" ");
+
 const spelledDigest = (/** @type {any} */ view) => b3(mesh.hash(utf8(mesh.spelled(view))));
 
 /**
@@ -75,7 +73,7 @@ const operations = (file) => {
     return b3(mesh.contentId(kind, bytes));
   };
   return {
-    features: () => "reference\nreplay\ngrant",
+    features: () => "reference\nreplay\ngrant\nidentity",
     decode: (name) => void mesh.decode(file(name), { limit: SETTINGS_BYTES }),
     id: (kind, name) => idOf(kind, (bytes) => mesh.decode(bytes, { limit: SETTINGS_BYTES }))(name),
     millionths: (text) => String(mesh.millionths(text)),
@@ -140,12 +138,30 @@ const operations = (file) => {
       const [first] = mesh.decideGrant(chain, offered, { issuers, revoked: listed, used: () => drawn });
       return first ? `refused ${first.block} ${first.caveat}` : "admitted";
     },
+    identity: async (name) => Object.values((await mesh.parseIdentity(file(name))).digests).join(" "),
+    "identity-explain": async (left, right) =>
+      reasons(mesh.explain(await mesh.parseIdentity(file(left)), await mesh.parseIdentity(file(right)))) || "same",
+    "identity-route": async (known, purpose, ...names) => {
+      const shards = [];
+      for (const name of names) shards.push(await mesh.parseIdentity(file(name)));
+      const status = known === "-" ? null : /** @type {import("./route.js").Status} */ (known);
+      const found = mesh.checkRoute(shards, status, purpose === "certify");
+      return found.length ? `refused ${reasons(found)}` : "admitted";
+    },
+    "identity-evidence": (name) => {
+      const why = mesh.rejection(mesh.parseEvidence(file(name)));
+      return why === null ? "certifies" : `refused ${why}`;
+    },
+    "identity-handshake": async (local, peer) => {
+      const found = mesh.checkHandshake(await mesh.parseIdentity(file(local)), mesh.parsePeer(file(peer)));
+      return found.length ? `refused ${reasons(found)}` : "match";
+    },
   };
 };
 
 /** @param {string} name @returns {boolean} */
 export function isOperation(name) {
-  return OF_IDENTITIES.has(name) || Object.hasOwn(operations(() => new Uint8Array(0)), name);
+  return Object.hasOwn(operations(() => new Uint8Array(0)), name);
 }
 
 /**
@@ -155,7 +171,6 @@ export function isOperation(name) {
  * @throws whatever is not the input's fault
  */
 export async function answer([name, ...words], file) {
-  if (OF_IDENTITIES.has(name)) return { code: NOT_OFFERED };
   try {
     return { code: ACCEPTED, line: await operations(growing(file))[name](...words) };
   } catch (error) {

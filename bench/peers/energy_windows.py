@@ -48,11 +48,13 @@ def _move_the_kernels_tree(tree: str) -> None:
 
 
 def _pyjoules() -> Callable[[int], None]:
-    from pyJoules.device.rapl_device import RaplDevice, RaplPackageDomain  # type: ignore[import-not-found]
+    from pyJoules.device.rapl_device import RaplDevice  # type: ignore[import-not-found]
     from pyJoules.energy_meter import EnergyMeter  # type: ignore[import-not-found]
 
     device = RaplDevice()
-    device.configure(domains=[RaplPackageDomain(0)])
+    device.configure()
+    if len(device.get_configured_domains()) != 2:
+        raise SystemExit("it did not find the package and its memory")
     meter = EnergyMeter([device])
 
     def window(number: int) -> None:
@@ -81,7 +83,11 @@ def _codecarbon() -> Callable[[int], None]:
     from codecarbon import OfflineEmissionsTracker  # type: ignore[import-not-found]
 
     tracker = OfflineEmissionsTracker(
-        country_iso_code="FRA", save_to_file=False, log_level="critical", allow_multiple_runs=True
+        country_iso_code="FRA",
+        save_to_file=False,
+        log_level="critical",
+        allow_multiple_runs=True,
+        tracking_mode="process",  # what one process did, as a serve's figure is what its engine did
     )
     if "rapl" not in str(tracker._conf).lower() and not any(
         "rapl" in str(vars(hw)).lower() for hw in tracker._hardware

@@ -195,6 +195,8 @@ def _reject(group: Group) -> None:
     for name, digits in (("fraction", b"0.0"), ("exponent", b"0e1"), ("digits", b"1" * 17)):
         data = text.replace(start, b'"shard_start":' + digits)
         reject(f"schema-{name}", data, "schema", 2, "No integer of at most 16 digits.")
+    data = text.replace(start, b'"shard_start":' + b"[" * 15 + b"]" * 15)
+    reject("schema-deep", data, "schema", 2, "Nested 16 deep, which is JSON as it may be; no field holds that.")
     moving = ("main", "master", "HEAD", " latest ", "Dev", "trunk", "refs/heads/x", "REFS/tags/v1")
     for number, name in enumerate(moving):
         field = ("artifact__revision", "recipe__tokenizer_revision")[number % 2]

@@ -20,6 +20,7 @@ from mesh.errors import Invalid, SchemaError, Undecidable, UsageError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from mesh.replay.replayer import By
     from mesh.replay.verdict import Verdict
     from mesh.schema.disclosure import Disclosure
 
@@ -38,6 +39,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="FILE",
         help="the grammar whose digest the request holds, where its answer had a format: `mesh.grammar_text` of the "
         "answer",
+    )
+    parser.add_argument(
+        "--by",
+        choices=("auto", "decode"),
+        default="auto",
+        help="auto: one pass over the disclosed output where the engine can check one, which costs a fraction, and "
+        "decoding where that decides nothing; decode: always make the output again",
     )
     add_trust_flag(parser)
     add_engine_flags(parser)
@@ -60,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     disclosure = None if args.disclosure is None else read_disclosure(Path(args.disclosure))
     grammar = None if args.grammar is None else read_text(Path(args.grammar))
     note("loading the engine ...")
-    verdict = asyncio.run(_replay(envelope, disclosure, trust, spec, grammar))
+    verdict = asyncio.run(_replay(envelope, disclosure, trust, spec, grammar, args.by))
     if args.json:
         emit({"receipt_id": sealed.id.text, **verdict.to_json()})
     else:
@@ -103,6 +111,7 @@ async def _replay(
     trust: Collection[bytes],
     spec: EngineSpec,
     grammar: str | None,
+    by: By,
 ) -> Verdict:
     from mesh.engine.grammars import GrammarEngine
     from mesh.replay.replayer import replay
@@ -113,6 +122,6 @@ async def _replay(
             if not isinstance(engine, GrammarEngine):
                 raise UsageError("--grammar: this engine follows none")
             engine.learn(grammar)
-        return await replay(envelope, disclosure, engine, trust)
+        return await replay(envelope, disclosure, engine, trust, by=by)
     finally:
         await engine.close()

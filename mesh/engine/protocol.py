@@ -10,11 +10,11 @@ import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeGuard, runtime_checkable
 
 from mesh.identity.shard import ShardIdentity
 from mesh.schema.ids import ContentId
-from mesh.schema.outcome import Fidelity, ServeOutcome
+from mesh.schema.outcome import Fidelity, Finish, ServeOutcome
 from mesh.schema.request import ServeRequest
 
 MAX_SCORES: Final = 20  # of the likeliest ids at one position: OpenAI's limit, and what a vLLM server gives unasked
@@ -45,6 +45,45 @@ class Scores:
 
     chosen: float
     best: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a known output is not what the engine makes after the ids before it. At the index `at` the output has the
+    id `served` and the engine makes `expected`; None: that side has ended before. `margin` is the distance in logits
+    (in natural log-probabilities, which is the same) between the engine's best two ids there: 0.0 is an exact tie, None
+    unknown or, where a bias, penalty, grammar or draw stands between logits and choice, meaningless."""
+
+    at: int
+    served: int | None
+    expected: int | None
+    margin: float | None = None
+
+
+CheckKind = Literal["agreed", "differs", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a Checker says of a known output.
+
+    agreed: it is what the engine makes, id by id, and it ends where the engine ends and not earlier; of one that was
+    cut, that the engine makes it and has not ended before. `finish` and `accepted` (tokens) are then how the engine
+    ends it, as in an outcome; None where it was cut.
+    differs: `differences`, in order, the first of which is where another output begins.
+    undecided: `reason`. What `differences` says may then be a score; it is no verdict.
+
+    `compared` ids were held against the engine's; after a difference each is held against what the engine makes after
+    the output's own ids, so that their share is one. Where a choice depends on more than the ids before it, nothing is
+    compared after the first difference.
+    """
+
+    kind: CheckKind
+    compared: int = 0
+    differences: tuple[Difference, ...] = ()
+    finish: Finish | None = None
+    accepted: int | None = None
+    reason: str | None = None
 
 
 class TokenSink(Protocol):
@@ -163,6 +202,24 @@ class ScoringEngine(Protocol):
     """An engine that gives every id with its scores where the sink wants them."""
 
     max_scores: int  # of how many of the likeliest ids; -1: it turned out that it has none to give
+
+
+@runtime_checkable
+class Checker(Protocol):
+    """An engine that can hold a known output against what it would make, for less than making it again."""
+
+    def undecidable(self, request: ServeRequest) -> str | None:
+        """Why no check of a serve of `request` can decide anything, as far as that is known before one runs; None where
+        it can."""
+        ...
+
+    async def check(
+        self, request: ServeRequest, prompt: Sequence[int], output: Sequence[int], *, cut: bool = False
+    ) -> CheckResult:
+        """Hold `output` (token ids) against what the engine makes of `prompt`. `cut`: its serve was cancelled, so that
+        how it ends is not judged. It is done, and undecided, even where `undecidable` says why. Raises as `serve`
+        does."""
+        ...
 
 
 @runtime_checkable

@@ -166,14 +166,14 @@ class Allocation:
         serve = self._serves.get(serve_id)
         if serve is None:
             return None
-        waits = keep
-        for share in serve.shares:
+        shares, waits = serve.shares, keep
+        for share in shares:
             if share.counter.fault is not None:
                 return None
             waits = waits and share.guarded
         if waits and self.guard_ns(serve_id):
             return None
-        for share in serve.shares:
+        for share in shares:
             counter = share.counter
             if counter.crowd_new and len(counter.active) > 1:
                 counter.note_crowd()

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mesh.meter.sharing import Share
-from mesh.schema.energy import BASES, Energy
+from mesh.meter.sharing import Counter, Share
+from mesh.schema.energy import BASES, WITHOUT_FIGURE, Energy, EnergySource
 
 RULE = "equal/1"
 _MEASURED, _ALLOCATED, _MODELLED, _UNRESOLVED, _ABSENT = range(len(BASES))
+
+_SOURCE = EnergySource.of(domain="none", method="none", uj=0, resolution_ns=0)
+_BLANK = [
+    Energy.of(basis=basis, span_ns=0, sources=[_SOURCE], uj=0)
+    if basis not in WITHOUT_FIGURE
+    else Energy.of(basis=basis, span_ns=0, sources=[], reason="none")
+    for basis in BASES
+]
 
 
 def absent(reason: str, span_ns: int | None = None) -> Energy:
@@ -17,17 +25,18 @@ def absent(reason: str, span_ns: int | None = None) -> Energy:
     return Energy.of(basis="absent", sources=[], reason=reason, span_ns=span_ns)
 
 
-def _basis(share: Share, span_ns: int, guarded: bool) -> tuple[int, str | None]:
+def _basis(share: Share, counter: Counter, span_ns: int, guarded: bool) -> tuple[int, str | None]:
     """Its place among the bases, and the reason why there is no figure."""
-    counter = share.counter
-    if share.fault is not None or counter.row is None:
+    row = counter.row
+    if share.fault is not None or row is None:
         return _ABSENT, share.fault or "no-reading"
-    twice_ns = 2 * counter.domain.resolution_ns
+    domain = counter.domain
+    twice_ns = 2 * domain.resolution_ns
     if span_ns < twice_ns or counter.last_ns - share.opened_ns < twice_ns:
         return _UNRESOLVED, "span-under-resolution"
-    if counter.row.last_uj == share.opened_uj:
+    if row.last_uj == share.opened_uj:
         return _UNRESOLVED, "counter-still"
-    if counter.domain.modelled:
+    if domain.modelled:
         return _MODELLED, None
     alone = guarded and share.guarded and share.peak == 1 and counter.gap_ns == share.opened_gap_ns
     return (_MEASURED if alone else _ALLOCATED), None
@@ -39,35 +48,28 @@ def figure(shares: Sequence[Share], span_ns: int, epoch: bytes, guarded: bool) -
         return absent("no-meter", span_ns)
     weakest, reason, peak, gap_ns, window_uj = -1, None, 1, 0, 0
     for share in shares:
-        basis, why = _basis(share, span_ns, guarded)
+        counter = share.counter
+        basis, why = _basis(share, counter, span_ns, guarded)
         if basis > weakest:
             weakest, reason = basis, why
-        counter = share.counter
-        if counter.row is not None:
-            window_uj += counter.row.last_uj - share.opened_uj
+        if (row := counter.row) is not None:
+            window_uj += row.last_uj - share.opened_uj
         if (missed_ns := counter.gap_ns - share.opened_gap_ns) > gap_ns:
             gap_ns = missed_ns
-        if (most := share.peak) > peak:
+        if counter.crowds != share.crowd and (most := share.peak) > peak:
             peak = most
-    told: dict[str, Any]
+    told: dict[str, Any] = {"span_ns": span_ns}
     if reason is not None:
-        told = {"basis": BASES[weakest], "sources": [], "span_ns": span_ns, "reason": reason}
         if weakest == _ABSENT:
-            return Energy.from_map(told)
+            return absent(reason, span_ns)
+        told["reason"] = reason
     else:
-        told = {"basis": BASES[weakest], "span_ns": span_ns, "epoch": epoch}
-        told["sources"] = [
-            {
-                "domain": share.counter.domain.name,
-                "method": share.counter.domain.method,
-                "uj": share.held_uj,
-                "resolution_ns": share.counter.domain.resolution_ns,
-            }
-            for share in shares
-        ]
-        told["uj"] = sum(source["uj"] for source in told["sources"])
+        told["epoch"] = epoch
+        told["sources"] = sources = [share.counter.source.changed(uj=share.held_uj) for share in shares]
+        told["uj"] = sources[0].uj if len(sources) == 1 else sum(source.uj for source in sources)
     if peak > 1 or weakest == _ALLOCATED:
-        told |= {"rule": RULE, "window_uj": window_uj, "peak_sharers": peak}
+        told["rule"], told["window_uj"], told["peak_sharers"] = RULE, window_uj, peak
     if gap_ns:
         told["covered_ns"] = max(0, span_ns - gap_ns)
-    return Energy.from_map(told)
+    # Names were checked when the domain was met, and no sum of counters exceeds what a receipt can hold.
+    return _BLANK[weakest].changed(**told)

@@ -143,7 +143,7 @@ class Metering:
             return
         try:
             # A guard interval that this breaks is somebody's answer that waits no longer: the thread has to know.
-            if slack_ns and await self._seen(slack_ns) and self._unable() is None:
+            if slack_ns and (self._fresh(slack_ns) or (await self._seen(slack_ns) and self._unable() is None)):
                 with self._books:  # under which the thread sets what it guards
                     begun = not self._guarding and self._allocation.begin_between(serve_id, domains, now_ns)
                 if begun:
@@ -168,7 +168,7 @@ class Metering:
         if fault is None:
             energy: _Figure
             try:
-                if slack_ns and await self._seen_by_end(serve_id, slack_ns, keep):
+                if slack_ns and (self._fresh(slack_ns) or await self._seen_by_end(serve_id, slack_ns, keep)):
                     with self._books:
                         ended = self._allocation.end_between(serve_id, now_ns, keep=keep)
                     if ended is not None:
@@ -222,13 +222,16 @@ class Metering:
             return None
         return "meter-late" if time.monotonic() - since > PATIENCE_S else None
 
+    def _fresh(self, slack_ns: int) -> bool:
+        """Whether the latest reading stands for one taken now."""
+        return self._boot_ns() - self._ticked_ns <= slack_ns
+
     async def _seen(self, slack_ns: int) -> bool:
         """Whether the latest reading stands for one taken when this was asked, or was taken since; waits for the next
         one together with all others who do, where there is none yet. Raises TooLate."""
         asked_ns = self._boot_ns()
         for _ in range(_LOOKS):
-            ticked_ns = self._ticked_ns
-            if ticked_ns >= asked_ns or self._boot_ns() - ticked_ns <= slack_ns:
+            if self._ticked_ns >= asked_ns or self._fresh(slack_ns):
                 return True
             loop, look = asyncio.get_running_loop(), self._look
             if look is None or look.over or look.loop is not loop:
@@ -242,8 +245,6 @@ class Metering:
 
     async def _seen_by_end(self, serve_id: bytes, slack_ns: int, keep: bool) -> bool:
         """The same for a serve that ends, unless it waits for a guard interval: that is the thread's to see to."""
-        if self._boot_ns() - self._ticked_ns <= slack_ns:
-            return True
         if keep:
             with self._books:
                 if self._allocation.guard_ns(serve_id):

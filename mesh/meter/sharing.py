@@ -1,12 +1,13 @@
 """One domain's counter and the serves that share what it counts: the arithmetic under `allocation`, at a cost per
-reading, beginning and end that does not grow with the number of sharers."""
+beginning and end that does not grow with the number of sharers, and per reading only by putting them in order."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from mesh.meter.protocol import Domain
+from mesh.schema.energy import EnergySource
 
 
 @dataclass(slots=True)
@@ -52,6 +53,8 @@ class Share:
 
 @dataclass(slots=True)
 class Counter:
+    """Raises SchemaError where no receipt could hold the domain's names."""
+
     domain: Domain
     row: Row | None = None  # None until the first good reading
     last_ns: int = 0
@@ -61,7 +64,7 @@ class Counter:
     moved: bool = False  # the sharers changed while it could not be read
     busy_until_ns: int | None = None
     active: dict[bytes, Share] = field(default_factory=dict)
-    order: list[bytes] = field(default_factory=list)
+    order: list[bytes] | None = None  # the active ones sorted, where nobody came or went since they were
     # How many shared it, noted whenever they did so for a while: counted through, and of those only the ones that no
     # later one reached, so that the most since any point is the first at or after it.
     # `crowd_new`: somebody came since the latest one, so that the next is not just what is left of it.
@@ -69,6 +72,13 @@ class Counter:
     crowd_new: bool = False
     crowd_at: list[int] = field(default_factory=list)
     crowd_of: list[int] = field(default_factory=list)
+    source: EnergySource = field(init=False)  # what receipts say of it, but for the figure
+
+    def __post_init__(self) -> None:
+        domain = self.domain
+        self.source = EnergySource.of(
+            domain=domain.name, method=domain.method, uj=0, resolution_ns=domain.resolution_ns
+        )
 
     def open_share(self, serve_id: bytes) -> Share:
         active = self.active
@@ -76,7 +86,7 @@ class Counter:
             self.busy_until_ns is None or self.last_ns - self.busy_until_ns >= self.domain.resolution_ns
         )
         share = active[serve_id] = Share(self, rested)
-        insort(self.order, serve_id)
+        self.order = None
         self.crowd_new = True
         if self.fault is not None:
             self.moved = True
@@ -85,7 +95,7 @@ class Counter:
     def close_share(self, serve_id: bytes, until_ns: int = 0) -> None:
         """`until_ns` is when it ended, where that was after the latest reading."""
         share = self.active.pop(serve_id)
-        del self.order[bisect_left(self.order, serve_id)]
+        self.order = None
         self.busy_until_ns = self.last_ns if self.last_ns > until_ns else until_ns
         if self.fault is not None:
             self.moved = True
@@ -116,7 +126,9 @@ class Counter:
         else:
             quotient, remainder = divmod(delta, len(self.active))
             self.each += quotient
-            for serve_id in self.order[:remainder]:
+            if remainder and self.order is None:
+                self.order = sorted(self.active)
+            for serve_id in (self.order or ())[:remainder]:
                 self.active[serve_id].extra_uj += 1
         row.last_uj = uj
         self.seen(at_ns)

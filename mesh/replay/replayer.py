@@ -1,6 +1,6 @@
 """The decision table of SPEC.md, section Replay: from a receipt, a disclosure and an engine to a verdict.
 
-The rows are in the order of the table, and the first that holds decides. Before row 9 nothing runs. `Diverged` always
+The rows are in the order of the table, and the first that holds decides. Before row 8 nothing runs. `Diverged` always
 rests on ids that open the commitment, disclosed or made again, so a disclosure that was changed on the way can cost a
 verdict but never make an honest serve a false one.
 """
@@ -10,39 +10,49 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from typing import Literal
 
 from mesh.engine.protocol import ServingEngine, TextEngine, runs_cold
 from mesh.errors import EngineError, MeshError
+from mesh.replay.checking import check
 from mesh.replay.claim import Claim, Fault
-from mesh.replay.decoding import Decoding, decode
+from mesh.replay.decoding import decode
 from mesh.replay.facts import EngineFacts, first_other, recipe_detail, settings_detail
 from mesh.replay.verdict import Prompt, Verdict, field_diverged, not_replayable, output_diverged, verified
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.envelope import RECEIPT_TYPE, verify
+from mesh.schema.outcome import Finish
 from mesh.schema.receipt import Receipt
 
 _REPLAYED_FINISHES = ("stop", "length", "cancelled")
 _REFERENCE = "reference/"
-_FIRST_RUN = 9  # the row from which on the engine has run
+_FIRST_RUN = 8  # the row from which on the engine has run
+
+By = Literal["auto", "decode"]
 
 
 async def replay(
-    envelope: bytes, disclosure: Disclosure | None, engine: ServingEngine, trust: Collection[bytes]
+    envelope: bytes,
+    disclosure: Disclosure | None,
+    engine: ServingEngine,
+    trust: Collection[bytes],
+    *,
+    by: By = "auto",
 ) -> Verdict:
     """Re-execute a sealed serve on `engine`, which must serve nobody else meanwhile. `trust` holds stewards' 32-byte
-    keys.
+    keys. With `by` decode the output is made again even where one pass over the disclosed one would decide (row 8).
 
     Raises (row 0) the EnvelopeError of a bad envelope or UntrustedSteward, and SchemaError for a disclosure that is
     none. An engine's failure is a verdict, not an error.
     """
-    verdict = await _verdict(envelope, disclosure, engine, trust)
+    verdict = await _verdict(envelope, disclosure, engine, trust, by)
     if runs_cold(engine) and verdict.kind != "not-replayable" and verdict.row >= _FIRST_RUN:
         return replace(verdict, cache="cold")
     return verdict
 
 
 async def _verdict(
-    envelope: bytes, disclosure: Disclosure | None, engine: ServingEngine, trust: Collection[bytes]
+    envelope: bytes, disclosure: Disclosure | None, engine: ServingEngine, trust: Collection[bytes], by: By
 ) -> Verdict:
     receipt: Receipt = verify(envelope, RECEIPT_TYPE, trust).value  # row 0
     claim = None if disclosure is None else Claim.of(receipt, disclosure)
@@ -65,7 +75,11 @@ async def _verdict(
         return not_replayable(7, "not-claimed")
     if not engine.deterministic(claim.request):
         return not_replayable(7, "engine-samples")
-    # Row 8 is a Checker's.
+    if by == "auto" and claim.opened:
+        checked = await check(engine, claim)
+        if checked.kind == "agreed" and _other_ending(receipt, checked.finish, checked.accepted) is None:
+            prompt = await _prompt(claim, engine)
+            return verified(8, "prefill", prompt=prompt, output=claim.output_says(), cut=claim.cut)
 
     # A cancelled serve is cut at its last committed id; `tokens_out` is their number, or row 5 has said so.
     length = receipt.outcome.tokens_out if claim.cut else None
@@ -76,7 +90,7 @@ async def _verdict(
     a_opens = claim.opens(a.tokens)
     if not a_opens and not claim.opened:
         return not_replayable(9, "unattributed", detail=_unattributed(claim))
-    untrue = (claim.contradiction(a.tokens) or _other_ending(receipt, a)) if a_opens else None
+    untrue = (claim.contradiction(a.tokens) or _other_ending(receipt, a.finish, a.accepted)) if a_opens else None
     if a_opens and untrue is None:
         prompt = await _prompt(claim, engine)
         return verified(10, "decode", prompt=prompt, output=claim.output_says(), cut=claim.cut)
@@ -111,13 +125,13 @@ def _row_6(claim: Claim, engine: ServingEngine) -> Verdict | None:
     return not_replayable(6, other.reason, field=other.field, detail=detail)
 
 
-def _other_ending(receipt: Receipt, again: Decoding) -> Fault | None:
-    """What the re-run of the same ids says otherwise about how they ended. Cut runs say nothing."""
+def _other_ending(receipt: Receipt, finish: Finish | None, accepted: int | None) -> Fault | None:
+    """What the replayer's engine says otherwise about how the same ids end. Cut runs say nothing."""
     outcome = receipt.outcome
-    if again.finish is not None and again.finish != outcome.finish:
-        return Fault("finish", f"the receipt says {outcome.finish}, the re-run {again.finish}")
-    if None not in (again.accepted, outcome.tokens_accepted) and again.accepted != outcome.tokens_accepted:
-        return Fault("tokens_accepted", f"the receipt says {outcome.tokens_accepted}, the re-run {again.accepted}")
+    if finish is not None and finish != outcome.finish:
+        return Fault("finish", f"the receipt says {outcome.finish}, the re-run {finish}")
+    if None not in (accepted, outcome.tokens_accepted) and accepted != outcome.tokens_accepted:
+        return Fault("tokens_accepted", f"the receipt says {outcome.tokens_accepted}, the re-run {accepted}")
     return None
 
 

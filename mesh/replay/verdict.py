@@ -23,7 +23,7 @@ Reason = Literal[
     "unstable",
     "tie",
 ]
-Method = Literal["decode"]
+Method = Literal["prefill", "decode"]
 Prompt = Literal["checked", "unchecked"]
 Output = Literal["matches", "differs", "not-given"]
 Ending = Literal["cut"]
@@ -36,9 +36,10 @@ EXIT_VERIFIED, EXIT_DIVERGED, EXIT_NOT_REPLAYABLE = 0, 10, 11
 class Verdict:
     """One of three kinds, and the row that decided. Fields that do not belong to a verdict are None.
 
-    Verified: `method`, `prompt` (checked: its text, or the ids the client gave, is what `prompt_hash` addresses and
-    what the engine was handed), `output` (the disclosed one against the commitment), `ending` (cut: the serve was
-    cancelled, so where it ends was not judged).
+    Verified: `method` (prefill: the disclosed output was checked in one pass; decode: it was made again), `prompt`
+    (checked: its text, or the ids the client gave, is what `prompt_hash` addresses and what the engine was handed),
+    `output` (the disclosed one against the commitment), `ending` (cut: the serve was cancelled, so where it ends was
+    not judged).
     Diverged: either `field`, the receipt's field that is not true, or `first_difference`, the index of the first
     output id that differs, with the id `served` and the id `replayed` there (None: that side had ended), and
     `margin`, the distance in logits between the best two at that index in the re-run, None where unknown.

@@ -12,7 +12,7 @@ from mesh.schema.value import Id16, Name, Token, UInt, Value
 Basis = Literal["measured", "allocated", "modelled", "unresolved", "absent"]
 # From the strongest claim to none. A serve on several domains has the weakest basis among them.
 BASES: tuple[str, ...] = get_args(Basis)
-_WITHOUT_FIGURE = frozenset({"unresolved", "absent"})
+WITHOUT_FIGURE = frozenset({"unresolved", "absent"})
 
 # A sharing rule and its version: `equal/1`.
 Rule = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9._-]{0,53}[a-z0-9])?/[1-9][0-9]{0,3}\Z")]
@@ -47,7 +47,7 @@ class Energy(Value):
 
     def __post_init__(self) -> None:
         uj, basis = self.uj, self.basis
-        if basis in _WITHOUT_FIGURE:
+        if basis in WITHOUT_FIGURE:
             if uj is not None:
                 raise ValueError(f"uj must be absent where basis is {basis}")
             if self.reason is None:
@@ -71,7 +71,8 @@ class Energy(Value):
                 raise ValueError("uj is not the sum of the sources")
         if not (self.rule is None) == (self.window_uj is None) == (self.peak_sharers is None):
             raise ValueError("rule, window_uj and peak_sharers come together")
-        if self.span_ns is None and basis != "absent":
+        span_ns, covered_ns = self.span_ns, self.covered_ns
+        if span_ns is None and basis != "absent":
             raise ValueError(f"span_ns must be there where basis is {basis}")
-        if self.covered_ns is not None and self.covered_ns > (self.span_ns or 0):
+        if covered_ns is not None and covered_ns > (span_ns or 0):
             raise ValueError("covered_ns exceeds span_ns")

@@ -91,6 +91,11 @@ class Value(msgspec.Struct, metaclass=_ValueType):
             raise EncodingError("not the canonical encoding")
         return value
 
+    def changed(self, **fields: Any) -> Self:
+        """This value with other fields, for whose kinds and limits the caller answers: what holds between fields is
+        checked again, they by themselves are not. Far cheaper than `of`, for values that are made at every serve."""
+        return msgspec.structs.replace(self, **fields)
+
     @classmethod
     def what(cls) -> str:
         return "".join(" " + c.lower() if c.isupper() else c for c in cls.__name__).strip()

@@ -78,6 +78,7 @@ def test_missing_peer_leaves_no_figure() -> None:
     assert "SKIPPED" in table([row])
 
 
+@pytest.mark.deep
 def test_peer_that_cannot_be_installed_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.venvs.ROOT", tmp_path)
     nowhere = tmp_path / "no-such-package"
@@ -85,6 +86,7 @@ def test_peer_that_cannot_be_installed_is_missing(tmp_path: Path, monkeypatch: p
         python_of("none", str(nowhere))
 
 
+@pytest.mark.deep
 def test_command_writes_rows_with_their_goals(tmp_path: Path) -> None:
     assert main(["--quick", "--only", "bare", "--only", "durable", "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
@@ -109,6 +111,7 @@ def test_weights_row_without_b3sum_is_skipped(tmp_path: Path, monkeypatch: pytes
     assert "b3sum is not on PATH" in row["reason"]
 
 
+@pytest.mark.deep
 def test_gateway_is_measured_beside_a_proxy_in_processes_of_their_own(tmp_path: Path) -> None:
     assert main(["--quick", "--only", "proxy, plain, 16", "--only", "added", "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
@@ -118,6 +121,7 @@ def test_gateway_is_measured_beside_a_proxy_in_processes_of_their_own(tmp_path: 
     assert rows[0]["ours"] > rows[0]["peer"] > 0
 
 
+@pytest.mark.deep
 def test_sealed_serves_are_counted_over_http(tmp_path: Path) -> None:
     assert main(["--quick", "--only", "sealed serves", "--out", str(tmp_path)]) == 0
     (row,) = json.loads((tmp_path / "results.json").read_text())["rows"]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from bench.soak import soak
 
 
+@pytest.mark.deep
 def test_clients_that_leave_at_any_time_leave_nothing_behind(tmp_path: Path) -> None:
     report = asyncio.run(soak(tmp_path, 400, 32, seed=7))
     assert report.faults == []

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lanes import skip_below
+
 CHROMIUM = os.environ.get("MESH_BROWSER")
 
 
@@ -22,6 +24,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     why = "no browser lane here: `make test-browser` runs it"
     if CHROMIUM is not None:
         why = "NOT TESTED: the page needs chromium on the PATH (apt-get install chromium)"
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.skip(reason=why))
+    skip_below(Path(__file__).parent, items, why)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from conformance import regenerate
 from mesh.cli.main import main
 from mesh.engine.reference import ReferenceEngine
 from mesh.schema.disclosure import Disclosure
@@ -19,6 +20,7 @@ from mesh.schema.envelope import Sealed, SigningKey
 from mesh.schema.ids import steward_text
 from mesh.steward import keys
 from mesh.steward.serves import SealedServe
+from tests.support import vector_cases
 from tests.support.stewards import KEY, PROMPT, Client, request, running
 
 TRUSTED = steward_text(KEY.public)
@@ -123,3 +125,9 @@ def receipt_file(made: Served, tmp_path: Path) -> Path:
 @pytest.fixture
 def serve_into() -> Callable[..., Any]:
     return serve
+
+
+@pytest.fixture
+def vectors_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`mesh conformance regenerate` finds them made: that takes seconds, and is tested where they are made."""
+    monkeypatch.setattr(regenerate, "tree", vector_cases.files)

@@ -14,6 +14,7 @@ from mesh.cli import conformance
 CLIENT = "conformance/clients/mesh_client.py"
 
 
+@pytest.mark.usefixtures("vectors_made_once")
 def test_regenerate_check_is_silent_on_a_clean_tree(mesh) -> None:
     assert tuple(vars(mesh("conformance", "regenerate", "--check")).values()) == (0, "", "")
     assert mesh("conformance", "regenerate", "--check", "--json").json["differences"] == []

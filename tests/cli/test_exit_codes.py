@@ -25,6 +25,8 @@ from tests.identity.identities import block
 from tests.support.stewards import KEY, PROMPT, Client, request, running
 from tests.support.tiny_gguf import write_tiny_gguf
 
+pytestmark = pytest.mark.usefixtures("vectors_made_once")
+
 STEWARD = "ed25519:" + "07" * 32
 WEAK = "ed25519:01" + "00" * 31
 EARLY, LATE = "2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z"

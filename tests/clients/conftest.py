@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.lanes import skip_below
+
 FOLDER = os.environ.get("MESH_CLIENTS")
 HERE = Path(__file__).parent
 
@@ -23,10 +25,7 @@ Asked = Callable[..., Awaitable[Any]]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if FOLDER is None:
-        lane = pytest.mark.skip(reason="no other clients here: `make test-clients` installs them")
-        for item in items:
-            if HERE in item.path.parents:
-                item.add_marker(lane)
+        skip_below(HERE, items, "no other clients here: `make test-clients` installs them")
 
 
 @pytest.fixture

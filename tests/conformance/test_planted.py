@@ -121,6 +121,7 @@ def _nothing_remembered():
     envelope._read_header.cache_clear()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("where", "name", "step", "fault"), PLANTED, ids=[f"{name}-{step}" for _, name, step, _ in PLANTED]
 )

@@ -11,36 +11,36 @@ from pathlib import Path
 import pytest
 
 from conformance import regenerate
-from conformance.regenerate import ROOT, VECTORS, differences, tree, write
-
-FILES = tree()
+from conformance.regenerate import ROOT, VECTORS, differences, write
+from tests.support.vector_cases import files
 
 
 def test_committed_vectors_are_those_that_are_made():
-    assert differences(FILES) == []
+    assert differences(files()) == []
 
 
+@pytest.mark.deep
 def test_making_them_again_in_another_process_gives_the_same_bytes(tmp_path: Path):
     code = (
         "import sys, pathlib; from conformance.regenerate import tree, write; write(tree(), pathlib.Path(sys.argv[1]))"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code, str(tmp_path)], cwd=ROOT, check=True)
-    assert differences(FILES, tmp_path) == []
+    assert differences(files(), tmp_path) == []
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> tuple[dict[str, bytes], Path]:
-    files = {path: data for path, data in FILES.items() if path.startswith("sequence/five/") or path == "INDEX.tsv"}
-    write(files, tmp_path)
-    return files, tmp_path
+    some = {path: data for path, data in files().items() if path.startswith("sequence/five/") or path == "INDEX.tsv"}
+    write(some, tmp_path)
+    return some, tmp_path
 
 
 def test_each_difference_is_named(small):
-    files, root = small
+    some, root = small
     (root / "INDEX.tsv").write_bytes(b"")
     (root / "sequence/five/a.cbor").unlink()
     (root / "sequence/five/notes.txt").write_text("mine")
-    assert differences(files, root) == [
+    assert differences(some, root) == [
         "INDEX.tsv: differs",
         "sequence/five/a.cbor: missing",
         "sequence/five/notes.txt: made by nothing",
@@ -48,16 +48,16 @@ def test_each_difference_is_named(small):
 
 
 def test_writing_mends_what_differs_and_leaves_the_rest_alone(small):
-    files, root = small
+    some, root = small
     (root / "INDEX.tsv").write_bytes(b"")
     (root / "old" / "case").mkdir(parents=True)
     (root / "old" / "case" / "vector.json").write_text("{}")
     shutil.rmtree(root / "sequence")
-    kept = len(files) - 1
-    assert write(files, root) == kept + 2
-    assert differences(files, root) == []
+    kept = len(some) - 1
+    assert write(some, root) == kept + 2
+    assert differences(some, root) == []
     assert not (root / "old").exists()
-    assert write(files, root) == 0
+    assert write(some, root) == 0
 
 
 def test_no_case_is_made_with_the_encoder_under_test():

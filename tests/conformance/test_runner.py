@@ -13,8 +13,8 @@ from conformance.case import Case
 from conformance.client import Client
 from conformance.regenerate import ROOT, VECTORS
 from conformance.runner import CannotRun, Reply, absolute, program, read_index, run
-from tests.support.vector_cases import CASES
 
+QUESTIONS, INDEX = read_index(VECTORS)
 BAD_CLIENTS = ("accept_all", "refuse_all", "crash", "offer_nothing")
 SMALL = "sequence/"
 
@@ -26,22 +26,21 @@ def ours(words: Sequence[str], folder: Path) -> Reply:
 
 def test_report_names_the_spec_and_the_index():
     report = run(VECTORS, "ours", ours)
-    _, index = read_index(VECTORS)
     assert report.failed == {}
     assert list(report.lines()) == [
         "spec mesh/1",
-        f"index {index}",
+        f"index {INDEX}",
         "client ours",
-        f"cases {len(CASES)} passed {len(CASES)} failed 0 expected-failures 0 not-offered 0",
+        f"cases {len(QUESTIONS)} passed {len(QUESTIONS)} failed 0 expected-failures 0 not-offered 0",
     ]
-    assert report.to_json()["passed"] == len(CASES)
+    assert report.to_json()["passed"] == len(QUESTIONS)
 
 
 @pytest.mark.parametrize("name", BAD_CLIENTS)
 def test_client_that_is_none_fails(name):
     client = ROOT / "conformance" / "clients" / f"{name}.sh"
     report = run(VECTORS, name, program([str(client)]), only="disclosure/")
-    asked = [case for case in CASES if case.id.startswith("disclosure/")]
+    asked = [case for case in QUESTIONS if case.id.startswith("disclosure/")]
     assert report.cases == len(asked)
     lucky = [case for case in asked if name == "refuse_all" and case.answer == "schema"]
     assert report.passed == len(lucky)
@@ -65,9 +64,12 @@ def test_other_exit_codes_never_pass(code):
     ],
 )
 def test_nearly_right_is_wrong(change, said):
-    report = run(VECTORS, "x", lambda words, at: ours(words, at) if words[0] == "features" else change(ours(words, at)))
+    def nearly(words: Sequence[str], at: Path) -> Reply:
+        return ours(words, at) if words[0] == "features" else change(ours(words, at))
+
+    report = run(VECTORS, "x", nearly, only="rece")
     assert report.passed == 0
-    assert len(report.failed) == len(CASES)
+    assert len(report.failed) == sum(case.id.startswith("rece") for case in QUESTIONS) > 50
     assert all(said in fault for fault in report.failed.values())
 
 
@@ -86,7 +88,7 @@ def test_optional_feature_may_be_left_out_only_where_it_is_not_claimed():
 
         return run(VECTORS, "x", ask, only="re")
 
-    replays = sum(case.op == "replay" for case in CASES)
+    replays = sum(case.words[0] == "replay" for case in QUESTIONS)
     report = without("reference\n")
     assert (report.not_offered, report.failed) == (replays, {})
     report = without("reference\nreplay\n")

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import psutil
+import pytest
 
 from mesh.engine.gguf import GgufEngine
 from mesh.engine.gguf_described import GgufConfig
@@ -41,6 +42,7 @@ async def serve(steward: Steward, engine: GgufEngine, number: int) -> None:
     assert done.error is None
 
 
+@pytest.mark.deep
 def test_two_hundred_serves_at_once_add_up_to_the_cpu_time_of_the_engine(tmp_path: Path) -> None:
     async def main() -> None:
         engine = await GgufEngine.start(GgufConfig(write_tiny_gguf(tmp_path / "tiny.gguf"), "tiny"))

@@ -242,6 +242,7 @@ def shape(shown: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("block", TYPED, ids=lambda block: block.id)
 def test_readme_command_works(reading: Reading, block: Block) -> None:
     for ended in reading.typed[block]:
@@ -249,6 +250,7 @@ def test_readme_command_works(reading: Reading, block: Block) -> None:
         assert "Traceback" not in ended.said
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("block", SERVING, ids=lambda block: block.id)
 def test_readme_gateway_serves_and_stops(reading: Reading, block: Block) -> None:
     code, said = reading.served[block]
@@ -257,6 +259,7 @@ def test_readme_gateway_serves_and_stops(reading: Reading, block: Block) -> None
     assert "Traceback" not in said
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("block", SHOWN, ids=lambda block: block.id)
 def test_readme_output_is_what_is_printed(reading: Reading, block: Block) -> None:
     said = "\n".join(ended.said for ended in reading.typed[SHOWN[block]]).splitlines()
@@ -292,6 +295,7 @@ def test_readme_has_no_block_that_nobody_runs() -> None:
                 pytest.fail(f"README.md line {block.line}: no kind that this test knows")
 
 
+@pytest.mark.deep
 def test_readme_shows_receipts_of_a_deterministic_engine(reading: Reading) -> None:
     """What stands in for the model is as good as the model."""
     said = "".join(ended.said for typed in reading.typed.values() for ended in typed)
@@ -323,6 +327,7 @@ def test_readme_names_only_options_that_exist() -> None:
     assert {command.__name__.rpartition(".")[2] for command in COMMANDS} == set(known)
 
 
+@pytest.mark.deep
 def test_readme_names_only_routes_that_exist(reading: Reading) -> None:
     assert len(reading.routes) >= 8
     posted = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/mesh/v1/decide"}

@@ -65,6 +65,7 @@ def test_stop_cuts_a_stream_when_its_time_is_over_or_at_a_second_signal(
     assert (receipt.outcome.finish, receipt.outcome.reason) == ("cancelled", "shutdown")
 
 
+@pytest.mark.deep
 def test_memory_is_bounded_at_ten_times_the_capacity(tmp_path: Path) -> None:
     """2 serves run, 6 wait, bodies may fill 8 MiB: 80 clients come with a megabyte each, over and over."""
     config = f"[gateway]\nqueue = 6\nbody_memory_bytes = {8 * MIB}\nmax_connections = 40\n{REFERENCE}slots = 2\n"

@@ -118,18 +118,30 @@ def test_serve_killed_in_mid_stream_is_sealed_by_the_next_start(model: Path, tmp
     assert mesh("verify", state, "--trust", server.told["steward"])[0] == 0
 
 
-def test_replay_after_a_restart_and_on_other_engines(model: Path, tmp_path: Path) -> None:
+GREEDY: dict[str, Any] = {"max_tokens": 24, "temperature": 0, "mesh": {"disclose": True}}
+SEEDED: dict[str, Any] = {"max_tokens": 24, "temperature": 0.9, "seed": 7, "top_p": 0.95, "mesh": {"disclose": True}}
+
+
+def test_replay_after_a_restart(model: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with serving(model, state, "--cpu-watts", "10") as server:
-        greedy = server.answer(max_tokens=24, temperature=0, mesh={"disclose": True})
-        seeded = server.answer(max_tokens=24, temperature=0.9, seed=7, top_p=0.95, mesh={"disclose": True})
+        answers = [server.answer(**sampling) for sampling in (GREEDY, SEEDED)]
     trust = server.told["steward"]
     engine = ("--gguf", model, "--name", "tiny")
-    for answer in (greedy, seeded):
+    for answer in answers:
         receipt, disclosure = files_of(answer, state, tmp_path)
         code, verdict = mesh("replay", receipt, disclosure, "--trust", trust, *engine)
         assert (code, verdict["verdict"], verdict["prompt"], verdict["output"]) == (0, "verified", "checked", "matches")
 
+
+@pytest.mark.deep
+def test_replay_on_other_engines(model: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with serving(model, state) as server:
+        answer = server.answer(**SEEDED)
+    trust = server.told["steward"]
+    receipt, disclosure = files_of(answer, state, tmp_path)
+    engine = ("--gguf", model, "--name", "tiny")
     other = tmp_path / "other.gguf"
     write_tiny_gguf(other, seed=2)
     for flags, reason in (

@@ -5,16 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from mesh.engine.gguf import GgufEngine
 from mesh.engine.gguf_described import GgufConfig
 from tests.support.models import smollm2_path
 from tests.support.tiny_gguf import write_tiny_gguf
-
-# How long an example takes says how busy the machine is, and nothing about the code.
-settings.register_profile("mesh", deadline=None)
-settings.load_profile("mesh")
 
 
 @pytest.fixture(scope="module")

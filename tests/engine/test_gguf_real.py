@@ -15,7 +15,8 @@ from mesh.schema.outcome import Fidelity
 from tests.support.decisions import decide, known
 from tests.support.serves import serve
 
-pytestmark = pytest.mark.real_model
+# The gateway on this model is tested with every change: tests/gateway/test_real_model.py.
+pytestmark = [pytest.mark.deep, pytest.mark.real_model]
 
 ASK = [{"role": "user", "content": "Say hello in French."}]
 STORY = "Once upon a time there was a small"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mesh.engine.hf_files import MAX_FILE_BYTES, MAX_VALUES
 from mesh.engine.hf_tokenizer import MAX_TEMPLATE_BYTES, MAX_VOCABULARY, HfTokenizer, read_hf_tokenizer
 from mesh.errors import ModelFileError
+from tests.support.examples import examples
 from tests.support.hf_folder import (
     FALLBACK,
     FUSE,
@@ -176,7 +177,7 @@ def test_any_damaged_bytes_are_read_or_refused(data: st.DataObject) -> None:
     read_or_refuse(files)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.binary(max_size=200), st.sampled_from(sorted(FULL)))
 def test_any_bytes_are_read_or_refused(raw: bytes, name: str) -> None:
     read_or_refuse({**{name: json.dumps(content).encode() for name, content in FULL.items()}, name: raw})

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mesh.engine import vllm_stream
 from mesh.engine.vllm_stream import Chunk, Done, Event, EventReader, Transcript, Usage, error_text, read_event
 from mesh.errors import EngineFailed
+from tests.support.examples import examples
 from tests.support.fake_completion import DONE
 from tests.support.fake_vllm import frame
 from tests.support.serves import request_for
@@ -98,7 +99,7 @@ def test_an_event_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -
         list(reader.feed(b"9" * 200))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_events_or_a_fault(data: bytes) -> None:
     failed = failure(lambda: list(EventReader().feed(b"data: " + data + b"\n\n")))
@@ -112,7 +113,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=st.data())
 def test_any_value_in_any_place_is_an_event_or_a_fault(data: st.DataObject) -> None:
     logprobs = {"token_logprobs": [-1.0], "top_logprobs": [{"token_id:48": -1.0, "token_id:49": -1.5}]}

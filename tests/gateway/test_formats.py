@@ -297,6 +297,7 @@ class Weather(pydantic.BaseModel):
     city: Literal["Paris", "Rome"]
 
 
+@pytest.mark.deep
 @pytest.mark.real_model
 def test_openai_sdk_parses_what_a_real_model_says(tmp_path: Path) -> None:
     said = [{"role": "user", "content": "Give me one or two colours as JSON."}]
@@ -334,6 +335,7 @@ def test_openai_sdk_parses_what_a_real_model_says(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.deep
 @pytest.mark.real_model
 def test_strict_tools_are_called_with_what_fits_where_the_model_may_choose(tmp_path: Path) -> None:
     def turn(city: str) -> list[dict[str, Any]]:

@@ -73,6 +73,7 @@ class Crowd:
             await self.told.wait_for(lambda: self.came[came] >= count)
 
 
+@pytest.mark.deep
 def test_a_total_admits_200_of_1000_and_is_what_their_receipts_say(tmp_path: Path) -> None:
     """None ends before every other is refused, so that it is their reservations that are counted."""
 
@@ -178,6 +179,7 @@ def counted(state: Path, key: SigningKey, block: bytes) -> tuple[Total, int]:
     return total, len(receipts) + running
 
 
+@pytest.mark.deep
 def test_a_gateway_killed_in_a_crowd_gives_no_reservation_back(tmp_path: Path) -> None:
     """Nobody measures anything: what was reserved stays used up, and is told to be an estimate."""
 
@@ -206,6 +208,7 @@ def test_a_gateway_killed_in_a_crowd_gives_no_reservation_back(tmp_path: Path) -
     asyncio.run(main())
 
 
+@pytest.mark.deep
 def test_a_gateway_killed_in_a_crowd_counts_what_its_receipts_say(tmp_path: Path) -> None:
     async def main() -> None:
         key = SigningKey(os.urandom(32))

@@ -21,7 +21,7 @@ from tests.gateway.granting import granting, post, token
 from tests.gateway.serving import House
 from tests.support.models import smollm2_path
 
-pytestmark = pytest.mark.real_model
+pytestmark = [pytest.mark.deep, pytest.mark.real_model]
 
 
 class Asked(GgufEngine):

@@ -72,6 +72,7 @@ def test_streams_of_any_bytes_equal_plain_answers(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.deep
 @pytest.mark.real_model
 def test_streams_of_a_real_model_equal_plain_answers(tmp_path: Path) -> None:
     def sync_helper(url: str) -> tuple[str, Any]:

@@ -8,20 +8,21 @@ import struct
 import tracemalloc
 from itertools import pairwise
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.errors import ModelFileError
 from mesh.identity.gguf import GgufHeader, read_header
 from mesh.identity.metadata import GgufArray
 from mesh.identity.reader import READ_AHEAD_BYTES
+from tests.support.examples import examples
 from tests.support.gguf_bytes import I32, STRING, U32, array, gguf, pair, small_model, string
 
 VALID = small_model()
 # Where a length or count is likely to be compared, added to or multiplied.
 EDGES = [0, 1, 7, 8, 9, 12, 13, 31, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**61, 2**63 - 1, 2**63, 2**64 - 1]
 
-QUICK = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=examples(300))
 
 
 def check(raw: bytes) -> GgufHeader | None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.lanes import skip_below
+
 FOLDER = os.environ.get("MESH_INTEROP")
 HERE = Path(__file__).parent
 
@@ -20,10 +22,7 @@ Ask = Callable[..., dict[str, Any]]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if FOLDER is None:
-        lane = pytest.mark.skip(reason="no other implementations here: `make test-interop` installs them")
-        for item in items:
-            if HERE in item.path.parents:
-                item.add_marker(lane)
+        skip_below(HERE, items, "no other implementations here: `make test-interop` installs them")
 
 
 @pytest.fixture(scope="session")

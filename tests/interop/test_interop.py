@@ -14,11 +14,12 @@ from mesh.schema.ids import steward_text
 from mesh.schema.receipt import Receipt
 from tests.schema import samples
 from tests.schema.test_properties import receipts, values
+from tests.support.examples import examples
 
 KEY, OTHER = samples.KEY, samples.OTHER_KEY
 TRUST = {KEY.public}
 PAYLOAD = Receipt.from_map(samples.receipt()).to_cbor()
-once = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+once = settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def cose_key(key: Any = KEY, *, alg: int = -19, secret: bool = True) -> dict[str, Any]:

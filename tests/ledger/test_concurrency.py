@@ -8,11 +8,12 @@ import sys
 import threading
 import time
 
+import pytest
+
 from mesh.ledger import check_sequence
 from mesh.schema.envelope import RECEIPT_TYPE, verify
 
-THREADS, SERVES = 50, 40
-READERS = 4
+SERVES = 40
 
 # Reads until its input ends; prints what it has seen: how often, the last count, and whether any read went wrong.
 READER = """
@@ -37,10 +38,11 @@ with LedgerReader.open(pathlib.Path(sys.argv[1])) as reader:
 """
 
 
-def test_fifty_threads_seal_while_processes_read(ledger, maker, path, capsys):
+@pytest.mark.parametrize(("many", "reading"), [(12, 2), pytest.param(50, 4, marks=pytest.mark.deep)])
+def test_many_threads_seal_while_processes_read(ledger, maker, path, capsys, many, reading):
     readers = [
         subprocess.Popen([sys.executable, "-c", READER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(READERS)
+        for _ in range(reading)
     ]
     for reader in readers:
         assert reader.stdout.readline() == "ready\n"
@@ -56,7 +58,7 @@ def test_fifty_threads_seal_while_processes_read(ledger, maker, path, capsys):
         except BaseException as e:  # noqa: BLE001 - told below
             errors.append(e)
 
-    threads = [threading.Thread(target=seal, args=(n,)) for n in range(THREADS)]
+    threads = [threading.Thread(target=seal, args=(n,)) for n in range(many)]
     for thread in threads:
         thread.start()
     report = ledger.reader.receipts()  # a long one: it goes on between the seals
@@ -66,13 +68,13 @@ def test_fifty_threads_seal_while_processes_read(ledger, maker, path, capsys):
     slow += [e.seq for e in report]
     said = [reader.communicate()[0].split() for reader in readers]
     assert errors == []
-    assert [reader.returncode for reader in readers] == [0] * READERS
-    assert {count for _, count in said} == {str(THREADS * SERVES)}
+    assert [reader.returncode for reader in readers] == [0] * reading
+    assert {count for _, count in said} == {str(many * SERVES)}
     assert slow == list(range(len(slow)))
     sealed = [verify(e.envelope, RECEIPT_TYPE, {maker.steward}) for e in ledger.reader.receipts()]
     check_sequence((s.value, s.id) for s in sealed)
-    assert len({s.value.serve_id for s in sealed}) == THREADS * SERVES
+    assert len({s.value.serve_id for s in sealed}) == many * SERVES
     assert ledger.open_intents() == []
     with capsys.disabled():
         p99 = sorted(waits)[len(waits) * 99 // 100]
-        print(f" [{THREADS} threads, {READERS} reading processes: p99 of intent and seal {p99 * 1e3:.1f} ms] ", end="")
+        print(f" [{many} threads, {reading} reading processes: p99 of intent and seal {p99 * 1e3:.1f} ms] ", end="")

@@ -28,10 +28,11 @@ def check_whole(ledger: Ledger, steward: bytes) -> list[ContentId]:
     return [s.id for s in sealed]
 
 
-def test_killed_writer_loses_nothing_it_acknowledged(path, maker):
+@pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.deep)])
+def test_killed_writer_loses_nothing_it_acknowledged(path, maker, rounds):
     rng = random.Random(11)
     acknowledged: list[ContentId] = []
-    for round_ in range(10):
+    for round_ in range(rounds):
         with subprocess.Popen(
             [sys.executable, WRITER, path, maker.key.seed.hex(), str(round_)], stdout=subprocess.PIPE
         ) as writer:

@@ -191,10 +191,11 @@ def test_a_thousand_at_once_never_draw_more_than_there_is(path, maker):
         assert max(highest, default=0) <= 1000
 
 
-def test_whatever_is_killed_the_counts_are_the_receipts(path, maker):
+@pytest.mark.parametrize("rounds", [2, pytest.param(8, marks=pytest.mark.deep)])
+def test_whatever_is_killed_the_counts_are_the_receipts(path, maker, rounds):
     """A spender with many threads, killed at any time and started again, until nothing is left to spend."""
     rng = random.Random(12)
-    for round_ in range(8):
+    for round_ in range(rounds):
         with subprocess.Popen(
             [sys.executable, SPENDER, path, maker.key.seed.hex(), str(round_)], stdout=subprocess.PIPE
         ) as spender:

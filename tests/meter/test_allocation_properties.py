@@ -12,6 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from mesh.meter.allocation import Allocation, EpochTotals
 from mesh.meter.protocol import Domain, Reading
 from mesh.schema.energy import Energy
+from tests.support.examples import examples
 
 DOMAINS = (
     Domain("cpu", "cpu-time@15W", 10, None, modelled=True),
@@ -143,10 +144,10 @@ class Books(RuleBasedStateMachine):
 
 
 TestBooks = Books.TestCase
-TestBooks.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestBooks.settings = settings(max_examples=examples(120), stateful_step_count=40)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.lists(
         st.one_of(

@@ -14,6 +14,7 @@ from mesh.errors import MeterError
 from mesh.meter import recorded
 from mesh.meter.protocol import Domain, Reading
 from mesh.meter.recorded import FORMAT, MeterLog, RecordedMeter, parse_log, read_log
+from tests.support.examples import examples
 
 HEAD: dict[str, Any] = {"v": FORMAT}
 GPU: dict[str, Any] = {"domain": "gpu0", "method": "nvml-total", "resolution_ns": 20_000_000, "modelled": False}
@@ -109,7 +110,7 @@ def test_anything_else_is_refused_with_its_line(data: bytes, fault: str) -> None
 GOOD = log(HEAD, GPU, row(0, 1), row(50, 2, gap=True), row(60, None, reason="lost"), row(70, 1, reset=True))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.integers(0, len(GOOD) - 1), st.binary(max_size=4), st.integers(0, 4))
 @example(len(GOOD) - 1, b"", 1)
 def test_damaged_log_is_refused_or_is_another_log(at: int, put: bytes, cut: int) -> None:
@@ -119,7 +120,7 @@ def test_damaged_log_is_refused_or_is_another_log(at: int, put: bytes, cut: int)
         assert times == sorted(times)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=300))
 def test_any_bytes_give_a_log_or_a_meter_error(data: bytes) -> None:
     log_or_refusal(data)

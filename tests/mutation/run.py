@@ -127,7 +127,8 @@ ROOMS = {
 SAMPLES = ((("mesh/schema", "mesh/replay"), 300), (("mesh/grant",), 100), (("mesh/identity",), 60))
 # What is imported before pytest starts is not rewritten, and need not be.
 PYTEST = (
-    "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning"
+    "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning",
+    "--hypothesis-profile=all",
 )  # fmt: skip
 # A mutant that hangs or eats all memory is one that was noticed.
 TIMEOUT_S = 600

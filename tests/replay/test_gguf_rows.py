@@ -367,6 +367,7 @@ def test_row_14_id_exchanged_for_its_equal_is_a_tie(room: Room, stack: AsyncExit
     assert (verdict.row, verdict.first_difference) == (15, at - 1)
 
 
+@pytest.mark.deep
 @pytest.mark.real_model
 def test_rows_10_and_15_on_the_packaged_model(runner: asyncio.Runner, stack: AsyncExitStack, tmp_path: Path) -> None:
     engine = runner.run(GgufEngine.start(GgufConfig(smollm2_path(), "smollm2", slots=1, context_tokens=128)))

@@ -12,6 +12,7 @@ from mesh.errors import MeshError
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.request import Sampling, pack_ids
 from tests.replay.sealing import PROMPT, Case, make_request, serve
+from tests.support.examples import examples
 
 MAX_TOKENS = 12
 U32 = st.integers(0, 2**32 - 1)
@@ -69,7 +70,7 @@ def mutations(draw: st.DrawFn, disclosure: Disclosure) -> dict[str, Any]:
     return {name: draw(fields[name]) for name in names}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400))
 @given(st.data(), st.sampled_from([None, 0, 5]))
 def test_no_changed_disclosure_makes_an_honest_serve_diverge(data: st.DataObject, cut: int | None) -> None:
     case = honest(cut)
@@ -80,7 +81,7 @@ def test_no_changed_disclosure_makes_an_honest_serve_diverge(data: st.DataObject
         assert changes.get("output", case.disclosure.output) == case.disclosure.output
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_no_flipped_bit_of_a_disclosure_file_makes_an_honest_serve_diverge(data: st.DataObject) -> None:
     case = honest(None)
@@ -93,7 +94,7 @@ def test_no_flipped_bit_of_a_disclosure_file_makes_an_honest_serve_diverge(data:
     assert verdict.kind != "diverged", verdict
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     changes=st.dictionaries(st.integers(0, MAX_TOKENS - 1), U32, min_size=1, max_size=4),
     cut=st.sampled_from([None, MAX_TOKENS - 1, 5]),
@@ -112,7 +113,7 @@ def test_falsified_serve_diverges_exactly_at_the_first_changed_id(changes: dict[
     assert falsified.disclosing(output=None).replay().reason == "unattributed"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(
     name=st.sampled_from(["tokens_out", "tokens_in", "tokens_accepted", "tokens_delivered"]),
     count=st.integers(0, MAX_TOKENS),

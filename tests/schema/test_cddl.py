@@ -29,6 +29,7 @@ from tests.grant import chains as grants
 from tests.schema import handmade, samples
 from tests.schema.envelopes import envelope, protected
 from tests.schema.test_properties import receipts
+from tests.support.examples import examples
 
 FILE = Path(__file__).parents[2] / "vectors" / "mesh.cddl"
 TEXT = FILE.read_text()
@@ -144,7 +145,7 @@ def test_grants_fit():
 
 
 @given(receipts())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 def test_random_receipts_fit(fields):
     result = VALIDATOR.validate(Receipt.from_map(fields).to_cbor(), root_type="receipt")
     assert result.valid, result.diagnostics

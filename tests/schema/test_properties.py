@@ -18,6 +18,7 @@ from mesh.schema.limits import MAX_TOKENS, MAX_UINT
 from mesh.schema.receipt import Receipt
 from mesh.schema.request import ServeRequest
 from tests.schema import handmade, samples
+from tests.support.examples import examples
 
 LIMIT = 1 << 20
 
@@ -159,7 +160,7 @@ def test_decode_accepts_only_what_encode_writes(data):
 
 
 @given(receipts())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_receipts_survive_sealing_and_verification(fields):
     value = Receipt.from_map(fields)
     assert value.to_map() == fields
@@ -205,12 +206,13 @@ def mutated(draw: st.DrawFn, good: bytes) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(("good", "decoder"), DECODERS.values(), ids=list(DECODERS))
 def test_decoders_raise_nothing_but_mesh_errors(good, decoder):
     decoder(good)
 
     @given(st.binary(max_size=200) | mutated(good))
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=examples(300))
     def run(data: bytes) -> None:
         try:
             value = decoder(data)

@@ -224,3 +224,11 @@ def test_faults_do_not_repeat_what_was_given():
     with pytest.raises(SchemaError) as caught:
         ServeRequest.from_map({**samples.request(), "model": "a secret question\n"})
     assert "secret" not in str(caught.value)
+
+
+def test_a_changed_value_still_has_to_hold_together():
+    source = EnergySource.of(domain="cpu", method="m", uj=0, resolution_ns=1)
+    energy = Energy.of(basis="measured", sources=[source], span_ns=1, uj=0)
+    assert energy.changed(span_ns=2) == Energy.of(basis="measured", sources=[source], span_ns=2, uj=0)
+    with pytest.raises(ValueError, match="not the sum"):
+        energy.changed(uj=1)

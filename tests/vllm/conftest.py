@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lanes import skip_below
 from tests.support.tiny_hf import write_tiny_hf
 from tests.vllm.servers import RealServer
 
@@ -17,10 +18,7 @@ EXECUTABLE = os.environ.get("MESH_VLLM")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if EXECUTABLE is None:
-        lane = pytest.mark.skip(reason="no vLLM here: `make test-vllm` installs one and runs this lane")
-        for item in items:
-            if Path(__file__).parent in item.path.parents:
-                item.add_marker(lane)
+        skip_below(Path(__file__).parent, items, "no vLLM here: `make test-vllm` installs one and runs this lane")
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,9 @@ export const CLASSES = new Map([
   ["signature", "The signature does not hold. It was changed after it was signed, or somebody else signed it."],
   ["payload", "What was signed is not what the envelope's header says."],
   ["sequence", "Receipts that should follow one another do not."],
+  ["moving-reference", "It names a revision that may be something else tomorrow."],
+  ["layers", "Its layers contradict each other, or the model that they are of."],
+  ["fingerprint", "It claims a fingerprint that does not follow from it."],
   ["trust-file", "This list of keys cannot be followed."],
 ]);
 
