@@ -20,6 +20,7 @@ from mesh.errors import SchemaError, UsageError
 from mesh.replay.judged import Judged
 
 _FORMAT = "mesh-audit-journal/1"
+_START = json.dumps({"format": _FORMAT}, separators=(",", ":")).encode()[:-1]
 _SYNC_S = 1.0  # between two waits for the disk: what the kernel has survives the death of this process without
 
 
@@ -39,6 +40,10 @@ class Journal:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UsageError(f"--resume {path}: another audit is writing it") from None
+            # before anything is cut: what somebody named by mistake stays as it is
+            start = os.pread(fd, len(_START), 0)
+            if not _START.startswith(start):
+                raise UsageError(f"--resume {path}: is no journal of an audit")
             _cut_torn_line(fd)
         except BaseException:
             os.close(fd)

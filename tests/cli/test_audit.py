@@ -62,7 +62,8 @@ def test_an_honest_day_in_words(mesh, day: Day, tmp_path: Path) -> None:
     assert (result.code, result.err) == (0, "")
     for words in (
         "audit: good\n", "8 good receipts of 1 steward, 1 checkpoint", TRUST, "seq 0 to 7",
-        "incomplete  0 of 8 (0.0 %)", "8528 = 8028 + 400 + 100 + 0: exact", "replayed: all 8 receipts, on the reference engine", "8 Verified (",
+        "incomplete  0 of 8 (0.0 %)", "8528 = 8028 + 400 + 100 + 0: exact",
+        "replayed: all 8 receipts, on the reference engine", "8 Verified (",
     ):  # fmt: skip
         assert words in result.out
 

@@ -70,7 +70,7 @@ def test_another_audit_is_refused(tmp_path: Path, change: dict[str, object]) -> 
     assert read(path) == EACH
 
 
-@pytest.mark.parametrize("data", [b"{}\n", b"[]\n", b"\xff\n", b'{"format": "other"}\n', b"1\n"])
+@pytest.mark.parametrize("data", [b"{}\n", b"[]\n", b"\xff\n", b'{"format": "other"}\n', b"1\n", b"x", b'{"format"x'])
 def test_a_file_that_is_none_is_refused_and_left_alone(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "journal"
     path.write_bytes(data)

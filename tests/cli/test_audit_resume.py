@@ -52,7 +52,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(archive: Path, journal: Path | None, *flags: str) -> list[str]:
-    argv = ["audit", str(archive), "--trust", TRUST, "--reference", "--disclosures", str(archive.parent / "disclosures")]
+    disclosures = str(archive.parent / "disclosures")
+    argv = ["audit", str(archive), "--trust", TRUST, "--reference", "--disclosures", disclosures]
     return [*argv, *(() if journal is None else ("--resume", str(journal))), *flags, "--json"]
 
 
@@ -66,15 +67,21 @@ def timeless(told: Any) -> Any:
 def begun(archive: Path, journal: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """An audit in mid-run, with three verdicts in its journal."""
     with subprocess.Popen(
-        [sys.executable, "-c", HELD, *command(archive, journal, *flags)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        [sys.executable, "-c", HELD, *command(archive, journal, *flags)], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"PYTHONUNBUFFERED": "1"},
     ) as running:  # fmt: skip
         assert running.stdout is not None
         assert running.stdout.readline() == "three\n"
         yield running
 
 
-@pytest.mark.parametrize("flags", [(), ("--jobs", "3"), ("--sample", "7", "--seed", "07" * 32)])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--sample", "7", "--seed", "07" * 32), pytest.param((), marks=pytest.mark.deep),
+        pytest.param(("--jobs", "3"), marks=pytest.mark.deep),
+    ],
+)  # fmt: skip
 def test_a_killed_audit_goes_on_and_ends_in_the_same_report(
     mesh, archive: Path, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
@@ -95,6 +102,7 @@ def test_a_killed_audit_goes_on_and_ends_in_the_same_report(
     assert len(journal.read_bytes().splitlines()) == 1 + resumed.json["replays"]["receipts"]
 
 
+@pytest.mark.deep
 def test_an_audit_that_is_called_off_leaves_a_journal_that_goes_on(mesh, archive: Path, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     for running in begun(archive, journal):
@@ -107,9 +115,7 @@ def test_an_audit_that_is_called_off_leaves_a_journal_that_goes_on(mesh, archive
     assert mesh(*command(archive, journal)).json["replays"]["verdicts"] == {"verified": SERVES}
 
 
-def test_a_steward_that_served_on_meanwhile_is_audited_up_to_the_head_of_the_first_run(
-    mesh, tmp_path: Path
-) -> None:
+def test_a_steward_that_served_on_meanwhile_is_audited_up_to_the_head_of_the_first_run(mesh, tmp_path: Path) -> None:
     longer = make_day(SERVES + 3)
     day = Day(longer.cases[:SERVES])
     journal = tmp_path / "journal"
