@@ -15,6 +15,8 @@
     │   │   ├── MovingReference    a revision that can name something else tomorrow
     │   │   ├── LayerError         layers that are not where they are said to be
     │   │   └── FingerprintError   a declared fingerprint that does not follow from the identity
+    │   ├── CandidateError         a runtime candidate, or what is published beside it, breaks a rule; each by its field
+    │   │   └── PackError          files that cannot be packed, or a pack that contradicts itself
     │   └── ModelFileError         a model file is malformed, truncated or of an unsupported kind
     ├── Undecidable                could not be checked with what is at hand
     │   └── UntrustedSteward       nobody vouched for the key, or not for that time
@@ -44,6 +46,10 @@
     │   ├── LedgerVersion          it was written by a newer format
     │   ├── LedgerCorrupt          it is no ledger, damaged, or contradicts itself or its last checkpoint
     │   └── LedgerUnwritable       the disk is full or read-only; nothing may be served
+    ├── LaunchError                an engine could not be launched or stopped as asked
+    │   ├── HostKeyError           a node shows another key than the pinned one, or none is pinned
+    │   ├── NodeFailed             a command on a node failed; each node's reason is listed
+    │   └── RanksDiffer            parts of one launch that differ in image, weights, argv or environment
     ├── KeyFileError               the signing key is missing, malformed or readable by others
     └── UsageError                 a command line or configuration that cannot be followed
         └── TrustFileError         what names the trusted keys is malformed, or a key in it can bind nobody
@@ -119,6 +125,20 @@ class LayerError(IdentityError):
 
 class FingerprintError(IdentityError):
     code = "fingerprint"
+
+
+class CandidateError(Invalid):
+    """`faults` says for a program what the message says for people: each with `path`, the field's, and `fault`."""
+
+    code = "candidate"
+
+    def __init__(self, message: str, *, faults: Sequence[Mapping[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.faults = [dict(fault) for fault in faults]
+
+
+class PackError(CandidateError):
+    code = "pack"
 
 
 class ModelFileError(Invalid):
@@ -284,6 +304,28 @@ class LedgerCorrupt(LedgerError):
 
 class LedgerUnwritable(LedgerError):
     code = "ledger-unwritable"
+
+
+class LaunchError(MeshError):
+    code = "launch"
+
+
+class HostKeyError(LaunchError):
+    code = "host-key"
+
+
+class NodeFailed(LaunchError):
+    """`nodes` maps each node that failed to why."""
+
+    code = "node-failed"
+
+    def __init__(self, message: str, *, nodes: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.nodes = dict(nodes)
+
+
+class RanksDiffer(LaunchError):
+    code = "ranks-differ"
 
 
 class KeyFileError(MeshError):

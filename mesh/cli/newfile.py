@@ -1,4 +1,4 @@
-"""Writing what a command makes: whole or not at all, and never over anything."""
+"""Writing what a command makes: whole or not at all, and over nothing but what it was told to write again."""
 
 from __future__ import annotations
 
@@ -40,4 +40,17 @@ def write_new(path: Path, chunks: Iterable[bytes], *, mode: int = PUBLIC) -> Non
             file.writelines(chunks)
     except BaseException:
         path.unlink(missing_ok=True)
+        raise
+
+
+def rewrite(path: Path, data: bytes) -> None:
+    """Put `data` in the place of the file at `path`, which keeps its mode: whoever reads sees the one or the other.
+    Raises OSError."""
+    target = Path(os.path.realpath(path))
+    beside = target.with_name(f".{target.name}.{os.getpid()}.new")
+    write_new(beside, [data], mode=stat.S_IMODE(os.stat(target).st_mode))
+    try:
+        os.replace(beside, target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
         raise

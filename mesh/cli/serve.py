@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mesh.cli.candidates import spec_of_candidate
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import (
     ENGINE_FLAGS,
@@ -60,6 +61,12 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="a mesh.toml; --host, --port and --state override it"
     )
+    add_engine_flags(parser, required=False)
+    add_flags(parser)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What any engine is served with."""
     parser.add_argument("--host", help="address to listen on (127.0.0.1); another than loopback needs [auth] keys")
     parser.add_argument("--port", type=port, help="port to listen on (8080; 0 takes a free one)")
     parser.add_argument(
@@ -73,7 +80,6 @@ def add(commands: Any) -> None:
     parser.add_argument("--check", action="store_true", help="say what would run and what is wrong, and start nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object once it serves, or of the check")
     add_state_flag(parser)
-    add_engine_flags(parser, required=False)
     add_calibration_flag(parser)
     add_gpus_flag(parser)
     add_meter_flags(parser)
@@ -104,7 +110,9 @@ def run(args: argparse.Namespace) -> int:
     if args.check:
         return _check(plan, as_json=args.json)
     to_stderr(args.log)
-    asyncio.run(_serve(plan, note if args.log == "text" else log.info, as_json=args.json))
+    for_people = args.log == "text"
+    # a serve's own line is for programs: for people, the line of its request says enough
+    asyncio.run(_serve(plan, note if for_people else log.info, as_json=args.json, journal=not for_people))
     return 0
 
 
@@ -161,7 +169,10 @@ def _plan(args: argparse.Namespace) -> _Plan:
         spec = with_gpus(spec_of(args), args.gpus)
         meter = flagged(args, cpu_watts_u=args.cpu_watts, calibration=args.cpu_calibration)
         granted = Granted(tuple(args.issuer or ()), args.revoked)
-        return _Plan(state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns, [], [], granted)
+        routes = [Route(*_of_candidate(spec, (), None))]
+        return _Plan(
+            state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns, routes, [], granted
+        )
     given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]
     given += [flag for flag in ("keep_days", "issuer", "revoked", *FLAGS) if getattr(args, flag) is not None]
     if given:
@@ -171,11 +182,24 @@ def _plan(args: argparse.Namespace) -> _Plan:
     base = args.config.parent
     state = State(base / config.state.dir) if args.state is None else state_of(args)
     specs = [backend_spec(backend, base) for backend in config.backend]
+    routes = [
+        Route(*_of_candidate(spec, tuple(backend.aliases), backend.queue))
+        for spec, backend in zip(specs, config.backend, strict=True)
+    ]
     return _Plan(
         state, specs, configured(config.meter, base), _overridden(config.gateway, args), config.auth.keys,
-        config.disclosures.keep_ns, [Route(tuple(backend.aliases), backend.queue) for backend in config.backend],
+        config.disclosures.keep_ns, routes,
         config.cors.origins, _granted(config.grants, base),
     )  # fmt: skip
+
+
+def _of_candidate(spec: EngineSpec, aliases: tuple[str, ...], queue: int | None) -> tuple[tuple[str, ...], int | None]:
+    """A candidate is asked for by its logical model too, and no more may wait than it was measured with."""
+    candidate = None if isinstance(spec, ReferenceSpec) else spec.candidate
+    if candidate is None:
+        return aliases, queue
+    waiting = candidate.queue if queue is None else min(queue, candidate.queue)
+    return tuple(dict.fromkeys((candidate.logical_model, *aliases))), waiting
 
 
 def _granted(config: GrantsConfig, base: Path) -> Granted:
@@ -214,6 +238,8 @@ def backend_spec(backend: Backend, base: Path) -> EngineSpec:
                 chat_template=path(backend.chat_template), dtype=backend.dtype, device=backend.device,
                 key_file=path(backend.key_file), gpus=cards(backend.gpus),
             )  # fmt: skip
+        case "runtime":
+            return spec_of_candidate(base / backend.path, path(backend.models), executable=backend.executable)
         case "vllm-managed":
             return VllmSpec(
                 None, name=backend.name, slots=backend.slots, weights=base / backend.weights,
@@ -223,7 +249,7 @@ def backend_spec(backend: Backend, base: Path) -> EngineSpec:
             )  # fmt: skip
 
 
-async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> None:
+async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool, journal: bool) -> None:
     from mesh.gateway.auth import Gatekeeper, StaticKeys
     from mesh.gateway.listening import take_address
 
@@ -232,7 +258,7 @@ async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> 
     Gatekeeper([*([StaticKeys(plan.keys)] if plan.keys else []), *authenticators]).check_bind(plan.gateway.host)
     taken = take_address(plan.gateway.host, plan.gateway.port)
     try:
-        await _serve_on(taken, plan, authenticators, note, as_json=as_json)
+        await _serve_on(taken, plan, authenticators, note, as_json=as_json, journal=journal)
     finally:
         for each in taken:
             each.close()
@@ -245,6 +271,7 @@ async def _serve_on(
     note: Callable[[str], None],
     *,
     as_json: bool,
+    journal: bool,
 ) -> None:
     from mesh.cli.assembly import assembled
     from mesh.gateway.app import Gateway
@@ -257,7 +284,7 @@ async def _serve_on(
     async with assembled(plan.state, plan.specs, meter=plan.meter, keep_ns=plan.keep_ns, note=note) as mesh:
         gateway = Gateway(
             mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, authenticators=authenticators,
-            routes=plan.routes, origins=plan.origins,
+            routes=plan.routes, origins=plan.origins, journal=journal,
         )  # fmt: skip
         bound = await gateway.start(plan.gateway.host, plan.gateway.port, taken)
         try:

@@ -36,8 +36,9 @@ from mesh.engine.vllm_known import known
 from mesh.engine.vllm_own import Launch, OwnServer
 from mesh.engine.vllm_requests import completion_body, refusal_of, served
 from mesh.engine.vllm_selfcheck import RAW, Numbers, SelfCheck, ask_kind, ask_numbers, measure
-from mesh.engine.vllm_stream import Transcript, Usage
+from mesh.engine.vllm_stream import Usage
 from mesh.engine.vllm_text import VllmText
+from mesh.engine.vllm_transcript import Transcript
 from mesh.errors import EngineError, EngineFailed, EngineUnavailable, IdentityChanged, UsageError, WeightsChanged
 from mesh.identity.shard import ShardIdentity
 from mesh.identity.weights import Weights, folder_weights
@@ -137,6 +138,8 @@ class VllmEngine:
     async def ready(self) -> None:
         if not self._up:
             raise self._unavailable()
+        if self._config.guard is not None and (why := self._config.guard(None)) is not None:
+            raise EngineUnavailable(f"vllm engine: {why}")
         # callers that come at once share one look
         if self._asking is None:
             self._asking = asyncio.create_task(self._meet())

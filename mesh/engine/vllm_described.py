@@ -7,7 +7,7 @@ it goes: the numbers themselves are measured at load, and their digest is one of
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -50,6 +50,8 @@ class VllmConfig:
     idle_s: int = 300
     start_s: int = START_S
     key: str | None = field(default=None, repr=False)
+    candidate: Mapping[str, Any] | None = None  # what the settings hold of the runtime candidate that is served
+    guard: Callable[[int | None], str | None] | None = None  # given our server's pid, why no serve may start now
 
     def __post_init__(self) -> None:
         if not 1 <= self.slots <= 1024:
@@ -177,6 +179,7 @@ def settings(
         "tokenizer": tokenizer,
         "template": None if template is None else bytes(template),
         "probe": probe,
+        "candidate": None if config.candidate is None else dict(config.candidate),
     }
     return {**document, **{name: value for name, value in given.items() if value is not None}}
 

@@ -13,7 +13,6 @@ from aiohttp import web
 
 from mesh.engine.protocol import ServingEngine
 from mesh.errors import DeadlineExceeded, EngineUnavailable, LedgerError, MeshError, Refused
-from mesh.gateway import journal
 from mesh.gateway.answering import ENDED
 from mesh.gateway.auth import Authenticator, Gatekeeper, StaticKeys
 from mesh.gateway.backends import Backends, Route
@@ -27,6 +26,7 @@ from mesh.gateway.evidence import Evidence, Health
 from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, told, where
 from mesh.gateway.identities import Identities
 from mesh.gateway.intake import Intake
+from mesh.gateway.journal import write
 from mesh.gateway.listening import HEADERS, Runner, take_address
 from mesh.gateway.metrics import Metrics
 from mesh.gateway.openapi import Description
@@ -50,7 +50,8 @@ _HTTP_CODES = {404: "unknown_route", 405: "method_not_allowed", 413: "body_too_l
 
 class Gateway:
     """Serves `engines` under `steward`. `keys` are BLAKE3 digests (`b3:...`) of the bearer tokens that are let in,
-    `authenticators` know other kinds of tokens, `origins` are the web pages of others that may use the server."""
+    `authenticators` know other kinds of tokens, `origins` are the web pages of others that may use the server. With
+    `journal` each serve has a line of its own in the log, beside the one of its request."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class Gateway:
         authenticators: Sequence[Authenticator] = (),
         routes: Sequence[Route] = (),
         origins: Sequence[str] = (),
+        journal: bool = True,
     ) -> None:
         self._steward = steward
         self._config = config
@@ -76,7 +78,8 @@ class Gateway:
         self._description = Description(self.backends, metrics=config.metrics, guarded=not self._gate.open)
         self.metrics = Metrics(self.backends, steward.costs)
         steward.observe(self.metrics.sealed)
-        steward.observe(journal.write)
+        if journal:
+            steward.observe(write)
         self._evidence = Evidence(steward, self.backends, int(time.time()))
         self._health = Health(steward, self.backends.all)
         shown = (Receipts(steward), Checkpoints(steward), Summary(steward, self.backends))

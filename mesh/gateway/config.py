@@ -10,8 +10,8 @@
 [cors]               origins: web pages of others that may use the server from a browser
 [grants]             issuers: whose grants are let in; revoked: a file of blocks that are not; leeway_s
 [[backend]]          kind = "gguf" (path, name, slots, ...), "vllm" (url, weights, gpus, ...), "vllm-managed" (weights,
-                     flags, start_s, ...) or "reference"; clients choose one by its name, or any of those that
-                     share one of its aliases; queue
+                     flags, start_s, ...), "runtime" (path, models) or "reference"; clients choose one by its name, or
+                     any of those that share one of its aliases; queue
 """
 
 from __future__ import annotations
@@ -231,10 +231,22 @@ class ManagedVllmBackend(_VllmBackend):
     flags: list[str] = []
 
 
-Backend = Annotated[GgufBackend | ReferenceBackend | VllmBackend | ManagedVllmBackend, Field(discriminator="kind")]
+class RuntimeBackend(_Backend):
+    """A runtime candidate, served under its id and, as an alias, its logical model. Its own limits hold."""
+
+    kind: Literal["runtime"]
+    path: _Text  # its folder or its pack
+    models: _Text | None = None
+    executable: _Text | None = None  # of vLLM, for a candidate whose engine that is
+    name: None = None
 
 
-_KINDS = ("gguf", "reference", "vllm", "vllm-managed")
+Backend = Annotated[
+    GgufBackend | ReferenceBackend | VllmBackend | ManagedVllmBackend | RuntimeBackend, Field(discriminator="kind")
+]
+
+
+_KINDS = ("gguf", "reference", "vllm", "vllm-managed", "runtime")
 
 
 class MeshConfig(_Table):

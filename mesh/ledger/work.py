@@ -85,7 +85,8 @@ def seal_work(
             (position.seq, sealed.id, serve_id, intent[0], sealed.envelope, intent[1]),
         )
         db.execute("DELETE FROM intents WHERE serve_id = ?", (serve_id,))
-        settle(db, serve_id, sealed.value)
+        if intent[2] is not None:  # without a grant nothing was reserved
+            settle(db, serve_id, sealed.value)
         if kept is not None:
             db.execute(
                 "INSERT INTO kept VALUES (?, ?, ?, ?, ?)",

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from mesh.schema.ids import ContentId, serve_id_text, steward_text
 from mesh.schema.value import Value
 
@@ -19,6 +21,11 @@ JSON_SAFE_INT = 2**53 - 1
 
 # 32-byte strings that are no content id.
 _HEX_FIELDS = frozenset(("output_commitment", "opening", "nonce", "payload", "output"))
+
+
+def json_bytes(value: Any) -> bytes:
+    """Maps, lists, text and numbers as JSON in one line of UTF-8."""
+    return msgspec.json.encode(value)
 
 
 def sealed_view(sealed: Sealed) -> dict[str, Any]:

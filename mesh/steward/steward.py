@@ -30,7 +30,7 @@ from mesh.schema.commitment import opening, opening_key, output_commitment
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.energy import Energy
 from mesh.schema.envelope import Sealed, SigningKey, seal
-from mesh.schema.ids import serve_id_from
+from mesh.schema.ids import ContentId, serve_id_from
 from mesh.schema.limits import MAX_PAYLOAD_BYTES
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import VERSION, EngineBlock, Receipt
@@ -173,15 +173,32 @@ class Steward:
         LedgerUnwritable after it where the seal could not be written; it is then tried again before the next serve.
 
         `options` are those of a typed decision, as ids; the request's `prompt_tokens` counts them too."""
-        given = (tuple(prompt), tuple(map(tuple, options)))
-        task = asyncio.ensure_future(self._serve(admitted, given, sink, serve_id, idempotency, prompt_text))
-        self._running.add(task)
-        task.add_done_callback(self._ended)
+        task = self.begin(
+            admitted, prompt, sink, serve_id=serve_id, idempotency=idempotency, prompt_text=prompt_text, options=options
+        )
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             sink.cancelled.set()
             raise
+
+    def begin(
+        self,
+        admitted: Admitted,
+        prompt: Sequence[int],
+        sink: Delivery,
+        *,
+        serve_id: bytes,
+        idempotency: Idempotency | None = None,
+        prompt_text: str | None = None,
+        options: Sequence[Sequence[int]] = (),
+    ) -> asyncio.Task[SealedServe | Repeated]:
+        """`serve` as a task, for who does not wait for it: it is called off through its sink and never cancelled."""
+        given = (tuple(prompt), tuple(map(tuple, options)))
+        task = asyncio.ensure_future(self._serve(admitted, given, sink, serve_id, idempotency, prompt_text))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
@@ -203,12 +220,14 @@ class Steward:
         described = self._describe(engine, request)
         _check_same(admitted, described.block)
         started_ns = self._clock_ns()
-        await self.seal_leftovers()
+        if self._unsealed:
+            await self.seal_leftovers()
+        request_bytes = request.to_cbor()
         first = await self._ledger.open_intent_async(
             Intent(
                 serve_id=serve_id,
                 caller=admitted.caller,
-                request=request.to_cbor(),
+                request=request_bytes,
                 engine=described.block_bytes,
                 settings=described.settings_bytes,
                 recipe_id=engine.recipe_id,
@@ -237,7 +256,7 @@ class Steward:
             delivered=delivered,
             options=len(options),
         )
-        request_id = request.id
+        request_id = ContentId.of_canonical("request", request_bytes)
         salt = opening(self._opening_key, request_id, serve_id)
         committed = judgement.committed
         commitment = None

@@ -1,0 +1,237 @@
+"""The exact commands that touch a node, each made once: a dry run prints what a launch runs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mesh.launch.config import LaunchConfig, Node
+from mesh.launch.ranks import CACHE_IN_CONTAINER, Rank
+from mesh.launch.recipe import ComposedModel, Hook, Mount, Recipe
+from mesh.launch.scripts import SCRIPTS
+
+RUN_MARKER = "MESH_RUN"  # in the environment of every process of a run, its children's too
+LABEL = "mesh.run"
+SESSION = "engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One shell command on one node. `on_failure` is what its failure does to the launch."""
+
+    node: str
+    what: str
+    command: str
+    on_failure: str = "abort"
+
+    def to_map(self) -> dict[str, str]:
+        return {"node": self.node, "what": self.what, "command": self.command, "on_failure": self.on_failure}
+
+
+def at_home(path: str) -> str:
+    """A path as the node's shell takes it: `~` is the SSH user's home, all else is literal."""
+    if path == "~":
+        return '"$HOME"'
+    if path.startswith("~/"):
+        return f'"$HOME"/{shlex.quote(path[2:])}' if path[2:] else '"$HOME"'
+    return shlex.quote(path)
+
+
+def hook_steps(node: Node, what: str, hooks: Iterable[Hook]) -> list[Step]:
+    steps = []
+    for hook in hooks:
+        command = hook.command if hook.command is not None else f"sh -c {shlex.quote(SCRIPTS[hook.script or ''])}"
+        steps.append(Step(node.name, what, command, hook.on_failure))
+    return steps
+
+
+def gid_step(node: Node) -> Step:
+    """Prints the first index whose entry is RoCE v2 with an address that maps an IPv4 one."""
+    command = (
+        "for t in /sys/class/infiniband/*/ports/1/gid_attrs/types/*; do "
+        'i=${t##*/}; p=${t%/gid_attrs/types/*}; grep -q "RoCE v2" "$t" 2>/dev/null && '
+        'grep -qi "^0000:0000:0000:0000:0000:ffff:" "$p/gids/$i" && echo "$i" && exit 0; done; '
+        "echo no RoCE v2 entry with an IPv4 address >&2; exit 1"
+    )
+    return Step(node.name, "find the GID index", command)
+
+
+def venv_steps(node: Node, recipe: Recipe, script: str | None) -> list[Step]:
+    """Make the virtual environment where it is not there, and look again."""
+    if recipe.venv is None:
+        return []
+    there = f"test -f {at_home(recipe.venv.rstrip('/') + '/bin/activate')}"
+    lines = [script] if script is not None else recipe.venv_setup
+    if not lines:
+        return [Step(node.name, "virtual environment", there)]
+    body = "set -e\n" + "\n".join(lines)
+    return [Step(node.name, "virtual environment", f"{there} || {{ sh -c {shlex.quote(body)} && {there}; }}")]
+
+
+def clear_steps(node: Node, config: LaunchConfig, recipe: Recipe) -> list[Step]:
+    """Delete the host folders of extra mounts: caches, which the container's root owns. Models are never touched."""
+    folders = [mount_source(config, mount) for mount in recipe.extra_mounts if mount.repo is None]
+    return [Step(node.name, "clear", f"sudo rm -rf {at_home(folder)}") for folder in folders]
+
+
+def free_space_step(node: Node, folder: str, minimum: str) -> Step:
+    """Fails with what is free where it is under `minimum`: a number with G, T (of 1024^3 and ^4 bytes) or %."""
+    number, unit = int(minimum[:-1]), minimum[-1]
+    near = f'd={at_home(folder)}; while [ ! -d "$d" ]; do d=$(dirname "$d"); done; '
+    if unit == "%":
+        look = "df -Pk \"$d\" | awk 'NR==2 {print int($4*100/$2)}'"
+        return Step(
+            node.name,
+            "free space",
+            f'{near}f=$({look}); [ "$f" -ge {number} ] || {{ echo "$f % free, {number} % wanted" >&2; exit 1; }}',
+        )
+    kib = number * 1024**2 * (1024 if unit == "T" else 1)
+    look = "df -Pk \"$d\" | awk 'NR==2 {print $4}'"
+    return Step(
+        node.name,
+        "free space",
+        f'{near}f=$({look}); [ "$f" -ge {kib} ] || {{ echo "$f KiB free, {kib} wanted" >&2; exit 1; }}',
+    )
+
+
+def mount_source(config: LaunchConfig, mount: Mount) -> str:
+    if mount.alias is not None and mount.alias in config.mount_aliases:
+        return config.mount_aliases[mount.alias]
+    return mount.host or ""
+
+
+def composed_folder(run: str) -> str:
+    """On the node, and on the same file system as hard links need: /tmp, under a name that no other run has."""
+    return f"/tmp/mesh-composed-{run}"  # noqa: S108
+
+
+def compose_steps(node: Node, composed: ComposedModel, run: str, cache: str) -> list[Step]:
+    """One folder of links into the model cache, as the container sees it, and of generated files; later sources win."""
+    folder = composed_folder(run)
+    lines = ["set -e", f"d={shlex.quote(folder)}", 'rm -rf "$d"', 'mkdir -p "$d"', f"c={at_home(cache)}"]
+    for source in composed.sources:
+        slug = "models--" + source.repo.replace("/", "--")
+        lines += [
+            f'r="$c/hub/{slug}"',
+            f'[ -f "$r/refs/main" ] || {{ echo "{source.repo}: not in $c; "'
+            f'"huggingface-cli download {source.repo}" >&2; exit 1; }}',
+            's="$r/snapshots/$(cat "$r/refs/main")"',
+        ]
+        chosen = f"-path ./{shlex.quote(source.glob)}" if source.glob is not None else ""
+        depth = "" if source.glob is None else f"-maxdepth {source.glob.count('/') + 1} "
+        left = "".join(f" ! -path ./{shlex.quote(pattern)}" for pattern in source.exclude)
+        lines.append(
+            f'(cd "$s" && find . {depth}\\( -type f -o -type l \\) {chosen}{left} -print) | while read -r f; do '
+            f'f=${{f#./}}; mkdir -p "$d/$(dirname "$f")"; '
+            f'ln -sfn "{CACHE_IN_CONTAINER}${{s#"$c"}}/$f" "$d/$f"; done'
+        )
+    for file in composed.files:
+        lines.append(
+            f'rm -f "$d"/{shlex.quote(file.name)}; printf %s {shlex.quote(file.content)} >"$d"/{shlex.quote(file.name)}'
+        )
+    for local in composed.local_files:
+        name = local.name or local.host.rpartition("/")[2]
+        lines.append(f'ln -f {at_home(local.host)} "$d"/{shlex.quote(name)}')
+    return [Step(node.name, "composed model", "\n".join(lines))]
+
+
+def mods_argv(recipe: Recipe, argv: Sequence[str]) -> list[str]:
+    """The container's command where commands run in it first: each as its `on_failure` says, then the engine."""
+    parts = []
+    for hook in recipe.mods.commands:
+        command = hook.command if hook.command is not None else SCRIPTS[hook.script or ""]
+        parts.append(
+            f"{{ {command}\n}}" if hook.on_failure == "abort" else f"{{ {command}\n}} || echo mods: failed >&2"
+        )
+    return ["-c", " && ".join([*parts, f"exec {shlex.join(argv)}"])]
+
+
+def docker_run(
+    config: LaunchConfig, recipe: Recipe, rank: Rank, *, run: str, image: str, nodes: int, cache: str, name: str
+) -> Step:
+    """Start a rank's container. Several nodes share the host's network, which their fabric is on."""
+    port = str(recipe.port or config.default_port)
+    words = [
+        "docker",
+        "run",
+        "-d",
+        "--name",
+        f"mesh-{name}-{rank.rank}",
+        "--label",
+        f"{LABEL}={run}",
+        "--label",
+        f"mesh.recipe={name}",
+        "--label",
+        f"mesh.rank={rank.rank}",
+        "--gpus",
+        "all",
+        "--ipc",
+        "host",
+        "--ulimit",
+        "memlock=-1",
+    ]
+    if nodes > 1:
+        words += ["--network", "host", "--device", "/dev/infiniband"]
+    elif rank.head:
+        words += ["-p", f"{port}:{port}"]
+    if recipe.shm_size is not None:
+        words += ["--shm-size", recipe.shm_size]
+    for word in ("-e", f"{RUN_MARKER}={run}"):
+        words.append(word)
+    for key, value in rank.environment.items():
+        words += ["-e", f"{key}={value}"]
+    line = [shlex.join(words), f"-v {at_home(cache)}:{CACHE_IN_CONTAINER}"]
+    for mount in recipe.extra_mounts:
+        if mount.repo is None:
+            ro = ":ro" if mount.read_only else ""
+            line.append(f"-v {at_home(mount_source(config, mount))}:{shlex.quote(mount.container + ro)}")
+    if recipe.composed_model is not None:
+        line.append(f"-v {composed_folder(run)}:{shlex.quote(recipe.composed_model.mount)}:ro")
+    if recipe.mods.commands:
+        line.append(f"--entrypoint sh {shlex.quote(image)} {shlex.join(mods_argv(recipe, rank.argv))}")
+    else:
+        line.append(f"--entrypoint {shlex.quote(rank.argv[0])} {shlex.quote(image)} {shlex.join(rank.argv[1:])}")
+    return Step(rank.node.name, "start", " ".join(line))
+
+
+def socket_name(run: str) -> str:
+    return f"mesh-{run}"
+
+
+def log_path(run: str, rank: int) -> str:
+    return f"~/.mesh/{run}/rank-{rank}.log"
+
+
+def tmux_start(recipe: Recipe, rank: Rank, *, run: str) -> Step:
+    """Start a rank in a tmux server of the run's own. sshd drops what a client sends as environment, so it stands in
+    the command; tmux passes it words, which no other shell reads again."""
+    env = {**rank.environment, RUN_MARKER: run}
+    activate = "" if recipe.venv is None else f". {at_home(recipe.venv.rstrip('/') + '/bin/activate')} && "
+    words = " ".join(shlex.quote(f"{key}={value}") for key, value in env.items())
+    argv = " ".join(at_home(word) if word.startswith("~/") else shlex.quote(word) for word in rank.argv)
+    body = f"{activate}exec env {words} {argv} >{at_home(log_path(run, rank.rank))} 2>&1 </dev/null"
+    command = (
+        f"mkdir -p {at_home(f'~/.mesh/{run}')} && "
+        f"tmux -L {shlex.quote(socket_name(run))} -f /dev/null new-session -d -s {SESSION} sh -c {shlex.quote(body)} "
+        f"\\; set-option -t {SESSION} remain-on-exit on"
+    )
+    return Step(rank.node.name, "start", command)
+
+
+def image_step(node: Node, image: str) -> Step:
+    """Prints the image's id and its digests; fails where the node does not have it."""
+    return Step(
+        node.name,
+        "image",
+        f"docker image inspect --format '{{{{.Id}}}} {{{{json .RepoDigests}}}}' {shlex.quote(image)}",
+    )
+
+
+def pull_step(node: Node, image: str) -> Step:
+    inspect = f"docker image inspect {shlex.quote(image)} >/dev/null 2>&1"
+    return Step(node.name, "pull", f"{inspect} || docker pull -q {shlex.quote(image)}")
+
+
+def shown_env(environment: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={shlex.quote(value)}" for key, value in environment.items())

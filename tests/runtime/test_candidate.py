@@ -1,0 +1,191 @@
+"""Rules that the corpus has no file for, and how faults are told."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from mesh.errors import CandidateError
+from mesh.runtime.candidate import Candidate, derived_id, faults_in
+from mesh.runtime.document import canonical, parse
+from mesh.runtime.launching import launch_faults
+from tests.runtime.conftest import MACOS, PARALLEL, VLLM, document
+
+
+def at(value: Any, path: str, new: Any) -> Any:
+    *parents, last = path.split("/")
+    for step in parents:
+        value = value[int(step)] if isinstance(value, list) else value[step]
+    value[int(last) if isinstance(value, list) else last] = new
+    return value
+
+
+def faults(base: str, *edits: tuple[str, Any]) -> list[str]:
+    value = document(base)
+    for path, new in edits:
+        at(value, path, new)
+    return [str(fault) for fault in faults_in(value)]
+
+
+def test_all_faults_are_named_at_once_in_the_order_in_which_readers_look() -> None:
+    value = document()
+    value["status"] = "draft"
+    del value["version"]
+    value["target"]["accelerator"]["count"] = 0
+    value["engine"]["distribution"]["extra"] = 1
+    value["cache"]["provider"] = "other"
+    value["id"] = "x"
+    with pytest.raises(CandidateError) as caught:
+        Candidate.from_json(json.dumps(value).encode())
+    assert [fault["path"] for fault in caught.value.faults] == [
+        "status", "version", "target.accelerator.count", "engine.distribution.extra",
+    ]  # fmt: skip
+    value["target"]["accelerator"]["count"] = 1
+    del value["engine"]["distribution"]["extra"]
+    assert [fault.path for fault in faults_in(value)] == ["status", "version", "id", "cache.provider"]
+
+
+def test_rules_between_sections_hold_for_those_that_are_sound() -> None:
+    found = faults(VLLM, ("cache/provider", "other"), ("serving/qualified", True), ("logical_model", "Big"))
+    assert [text.split(":")[0] for text in found] == ["logical_model", "serving.qualified", "cache.provider"]
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "new", "expected"),
+    [
+        (VLLM, "engine/distribution/base", None, "engine.distribution.base: expected a value or no such field"),
+        (VLLM, "engine/arguments/1", "x${artifact:draft}", "engine.arguments[1]: expected an artifact as the whole"),
+        (VLLM, "engine/arguments/1", "${artifact:nope}", "engine.arguments[1]: no artifact is named 'nope'"),
+        (VLLM, "engine/environment", {"A-B": "s3cret"}, "engine.environment.A-B: expected a variable's name"),
+        (VLLM, "model/uri", "hf://nvidia/other", "artifacts[0].uri: expected model.uri"),
+        (VLLM, "version", "1.0.0\n", "version: expected a version"),
+        (VLLM, "version", "1.0.٣", "version: expected a version"),
+        (VLLM, "benchmark/contract/short/request/seed", True, "benchmark.contract.short.request.seed: expected an int"),
+        (VLLM, "benchmark/contract/request/temperature", False, "benchmark.contract.request.temperature"),
+        (VLLM, "benchmark/contract/execution/stream_prefix", None, "benchmark.contract.execution.stream_prefix"),
+        (VLLM, "benchmark/contract/tokenizer/engine_image_sha256", "0" * 64, "benchmark.contract.tokenizer.engine_im"),
+        (MACOS, "benchmark/contract/domains", ["code"], "benchmark.contract.domains: unknown field in version 2"),
+        (MACOS, "artifacts/0/filename", ".gguf", "artifacts[0].filename"),
+        (MACOS, "artifacts/0/filename", "a\\b.gguf", "artifacts[0].filename"),
+        (MACOS, "engine/distribution/archive/url", "https://h/" + "a" * 2048, "engine.distribution.archive.url: over"),
+        (MACOS, "engine/distribution/archive/url", "https:///x", "engine.distribution.archive.url: expected an https"),
+        (MACOS, "engine/distribution/entrypoint", "a//b", "engine.distribution.entrypoint"),
+        (PARALLEL, "orchestration/tasks/1/task_id", "task-0", "orchestration.tasks[1].task_id: expected 'task-1'"),
+        (PARALLEL, "orchestration/tasks/0/command", ["/usr/bin/env", "x"], "orchestration.tasks[0].command: a shell"),
+        (PARALLEL, "orchestration/tasks/0/command", ["/x", "y" * 4097], "orchestration.tasks[0].command: expected at"),
+        (PARALLEL, "orchestration/tasks/0/environment", {f"V{i}": "" for i in range(65)}, "orchestration.tasks[0].env"),
+        (PARALLEL, "orchestration/startup_order", [["task-0"], ["task-0", "task-1"]], "orchestration.startup_order"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_named_by_its_path(base: str, path: str, new: Any, expected: str) -> None:
+    found = faults(base, (path, new))
+    assert any(text.startswith(expected) for text in found), found
+    assert not any("s3cret" in text for text in found)
+
+
+def test_versions_of_the_contract_have_their_own_fields() -> None:
+    value = document()
+    contract = value["benchmark"]["contract"]
+    contract["schema_version"] = contract["generator"]["version"] = 2
+    found = [fault.path.removeprefix("benchmark.contract.") for fault in faults_in(value)]
+    assert found == [
+        "domains", "execution", "short", "ttft_cache", "execution.stream_prefix", "short.concurrencies",
+        "tokenizer.engine_payload_sha256", "tokenizer.engine_image_sha256",
+    ]  # fmt: skip
+    for version, gone in ((7, ()), (6, ("ttft_cache",)), (4, ("short",)), (2, ("domains", "execution"))):
+        contract["schema_version"] = contract["generator"]["version"] = version
+        for name in gone:
+            del contract[name]
+        image = value["engine"]["distribution"]["immutable_id"].removeprefix("sha256:")
+        contract["tokenizer"].pop("engine_payload_sha256", None)
+        contract["tokenizer"]["engine_image_sha256"] = image
+        assert faults_in(value) == []
+    contract["execution"] = {"isolation": "fresh-context", "prefix_state": "shared", "samples_per_cell": 1}
+    contract["domains"] = ["code"]
+    contract["schema_version"] = contract["generator"]["version"] = 3
+    assert [fault.path for fault in faults_in(value)] == ["benchmark.contract.execution.isolation"]
+
+
+def test_the_id_follows_from_engine_model_and_target() -> None:
+    assert derived_id("vllm", "hf://NVIDIA/Model.X", "dgx") == "vllm--nvidia--model.x--dgx"
+
+
+@pytest.mark.parametrize("candidate", [VLLM, MACOS, PARALLEL])
+def test_a_candidate_of_schema_6_is_read_whole(candidate: str) -> None:
+    read = Candidate.from_json(canonical(document(candidate)))
+    assert read.id == candidate
+    assert read.summary["id"] == candidate
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "not JSON at line 1"),
+        (b"\xef\xbb\xbf{}", "byte order mark"),
+        (b'{"id": 1, "id": 2}', "key 'id' is there twice"),
+        (b'{"a": {"b": 1, "b": 1}}', "key 'b' is there twice"),
+        (b'{"a": NaN}', "NaN is not JSON"),
+        (b'{"a": 1e999}', "beyond a double"),
+        (b'{"a": 99999999999999999999999}', "beyond 64 bits"),
+        (b'{"a": "\\ud800"}', "half of a surrogate pair"),
+        (b'{"a": "\xff"}', "not UTF-8 at byte 7"),
+        (b"[" * 100_000, "nested deeper"),
+        (b"[" * 65 + b"]" * 65, "nested deeper"),
+        (b" " * ((1 << 20) + 1), "over 1048576 bytes"),
+        (b"[]", "expected an object, got a list"),
+        (b"{}", "schema_version: expected 6, and it is missing"),
+    ],
+)
+def test_bytes_that_are_no_candidate_are_refused(data: bytes, expected: str) -> None:
+    with pytest.raises(CandidateError, match=expected):
+        Candidate.from_json(data)
+
+
+def test_canonical_json_keeps_what_is_beyond_ascii() -> None:
+    assert canonical({"b": [1, True, None], "a": "naïve"}) == '{"a":"naïve","b":[1,true,null]}\n'.encode()
+    assert parse(canonical({"x": 0.5}), "it") == {"x": 0.5}
+
+
+def launch(base: str, *edits: tuple[str, Any]) -> list[str]:
+    value = copy.deepcopy(document(base))
+    for path, new in edits:
+        at(value, path, new)
+    return [str(fault) for fault in launch_faults(Candidate.from_json(json.dumps(value).encode()))]
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "new", "expected"),
+    [
+        (VLLM, "target/platform", "linux/amd64", "target.platform: expected one of"),
+        (VLLM, "target/accelerator/count", 65, "target.accelerator.count: expected at most 64"),
+        (VLLM, "engine/arguments", ["x"] * 129, "engine.arguments: expected at most 128"),
+        (VLLM, "engine/arguments", ["x" * 4097], "engine.arguments[0]: over 4096 bytes"),
+        (VLLM, "engine/arguments", ["x" * 4096] * 5, "engine.arguments: over 16384 bytes together"),
+        (VLLM, "engine/arguments", ["a\0b"], "engine.arguments[0]: holds a NUL"),
+        (VLLM, "engine/environment", {f"V{i}": "" for i in range(65)}, "engine.environment: expected at most 64"),
+        (VLLM, "engine/environment", {"V" * 65: ""}, "a name over 64 characters"),
+        (VLLM, "engine/environment", {"V": "-----BEGIN RSA PRIVATE KEY-----"}, "engine.environment.V: holds a private"),
+        (VLLM, "engine/environment", {"V": "x" * 16_384}, "engine.environment: over 16384 bytes"),
+        (VLLM, "container/shm_bytes", 0, "container.shm_bytes: expected more than 0"),
+        (MACOS, "container/shm_bytes", 1, "container.shm_bytes: expected 0"),
+        (MACOS, "container/startup_timeout_seconds", 86_401, "container.startup_timeout_seconds: expected at most"),
+        (MACOS, "container/anything", 1, "container.anything: unknown field"),
+        (MACOS, "serving", {}, "serving.max_connections: missing"),
+        (MACOS, "serving/max_active_requests", 33, "serving.max_active_requests: expected at most max_connections"),
+        (MACOS, "engine/distribution/entrypoint", "./adapter", "engine.distribution.entrypoint: expected a path"),
+        (MACOS, "engine/distribution/archive/strip_prefix", "a/./b", "engine.distribution.archive.strip_prefix"),
+        (PARALLEL, "orchestration/tasks/1/command/0", "/bin/zsh", "orchestration.tasks[1].command: a shell"),
+        (PARALLEL, "orchestration/tasks/0/readiness/command/0", "/zsh", "orchestration.tasks[0].readiness.command"),
+    ],
+)  # fmt: skip
+def test_what_may_be_packed_and_would_not_launch_is_told_apart(base: str, path: str, new: Any, expected: str) -> None:
+    assert launch(base) == []
+    assert any(expected in text for text in launch(base, (path, new)))
+
+
+def test_many_cases_may_be_packed_and_not_launched() -> None:
+    cases = [{"id": f"c{i}", "prompt_tokens": 1, "concurrencies": [1]} for i in range(129)]
+    assert launch(MACOS, ("benchmark/contract/cases", cases)) == ["benchmark.contract.cases: expected at most 128"]

@@ -1,0 +1,350 @@
+"""Packs have the published bytes, whoever packs; what cannot be packed is refused and leaves nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mesh.errors import CandidateError, PackError
+from mesh.runtime.archive import read_pack
+from mesh.runtime.descriptor import Descriptor, PackedFile
+from mesh.runtime.document import canonical
+from mesh.runtime.header import ending, member_header, padding
+from mesh.runtime.oci import Image
+from mesh.runtime.packing import Packed, pack
+from mesh.runtime.tree import DESCRIPTOR
+from mesh.runtime.unpacking import unpack, verify
+from tests.runtime.conftest import CORPUS, EXPECTED, MACOS, runtime_json, write_tree
+from tests.support.examples import examples
+
+
+@pytest.mark.parametrize("expected", EXPECTED["packs"], ids=lambda pack: pack["name"])
+def test_a_pack_has_the_published_digests(expected: dict[str, Any], tmp_path: Path) -> None:
+    source = write_tree(tmp_path / "source", expected["files"])
+    packed = pack(source, tmp_path / "out.letsinfer")
+    assert packed.descriptor.model_dump() == expected["descriptor"]
+    assert packed.descriptor.digest == expected["descriptor_sha256"]
+    assert packed.archive_bytes == expected["archive_bytes"]
+    assert packed.archive_sha256 == expected["archive_sha256"]
+    assert hashlib.sha256((tmp_path / "out.letsinfer").read_bytes()).hexdigest() == expected["archive_sha256"]
+    assert Image.of(packed).manifest_digest == expected["oci_manifest_sha256"]
+    assert verify(tmp_path / "out.letsinfer") == packed
+
+
+def test_the_published_pack_is_reproduced_as_far_as_its_members_are_known() -> None:
+    golden = EXPECTED["published_golden"]
+    descriptor = Descriptor.model_validate(golden["descriptor"])
+    assert descriptor.digest == golden["descriptor_sha256"]
+    told = descriptor.to_json()
+    archive = member_header(DESCRIPTOR, len(told), 0o644) + told + bytes(padding(len(told)))
+    for file in descriptor.files:
+        archive += member_header(file.path, file.bytes, file.mode) + bytes(file.bytes + padding(file.bytes))
+    archive += bytes(ending(len(archive)))
+    assert len(archive) == golden["archive_bytes"]
+    zeroed = golden["archive_sha256_with_every_member_body_except_the_descriptor_zero_filled"]
+    assert hashlib.sha256(archive).hexdigest() == zeroed
+    packed = Packed(candidate_of(golden["candidate"]), descriptor, golden["archive_sha256"], golden["archive_bytes"])
+    assert Image.of(packed).manifest_digest == golden["oci_manifest_sha256"]
+
+
+def candidate_of(name: str) -> Any:
+    from mesh.runtime.candidate import Candidate
+
+    return Candidate.from_json(runtime_json(name))
+
+
+def case_tree(root: Path, order: list[str]) -> Path:
+    """The tree of case AR-01, its files made in `order`."""
+    files = {"b.txt": (b"2\n", 0o644), "a.txt": (b"hello\n", 0o644), "run.sh": (b"#!\n", 0o755)}
+    files |= {"runtime.json": (runtime_json(MACOS), 0o644), "deep/er/ü.dat": (b"", 0o600)}
+    (root / "dir").mkdir(parents=True)
+    for name in order:
+        data, mode = files[name]
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+        (root / name).chmod(mode)
+    os.link(root / "a.txt", root / "hard.txt")
+    return root
+
+
+NAMES = ["b.txt", "a.txt", "run.sh", "runtime.json", "deep/er/ü.dat"]
+
+
+def test_ar_01_the_same_tree_gives_the_same_bytes_wherever_it_lies(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    digests = set()
+    for n in range(4):
+        order = rng.sample(NAMES, len(NAMES))
+        before = os.umask((0o077, 0o022, 0o000, 0o027)[n])
+        try:
+            source = case_tree(tmp_path / f"place {n}" / ("x" * n + "é"), order)
+            for path in source.rglob("*"):
+                os.utime(path, ns=(n * 10**9 + 123_456_789, n * 10**12 + 1))
+            if os.geteuid() == 0:
+                for path in source.rglob("*"):
+                    os.chown(path, 1000 + n, 2000 + n)
+            packed = pack(source, tmp_path / f"{n}.letsinfer")
+        finally:
+            os.umask(before)
+        digests.add((packed.archive_sha256, packed.descriptor.digest))
+    assert len(digests) == 1
+    unpack(tmp_path / "0.letsinfer", tmp_path / "again")
+    again = pack(tmp_path / "again", tmp_path / "again.letsinfer")
+    assert {(again.archive_sha256, again.descriptor.digest)} == digests
+    assert (tmp_path / "again" / "run.sh").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "again" / "deep" / "er" / "ü.dat").stat().st_mode & 0o777 == 0o644
+
+
+def test_what_was_unpacked_is_what_was_packed(tmp_path: Path) -> None:
+    for expected in EXPECTED["packs"]:
+        source = write_tree(tmp_path / expected["name"], expected["files"])
+        pack(source, tmp_path / f"{expected['name']}.letsinfer")
+        target = tmp_path / f"{expected['name']}-out"
+        before = os.umask(0o077)
+        try:
+            unpack(tmp_path / f"{expected['name']}.letsinfer", target)
+        finally:
+            os.umask(before)
+        found = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+        assert found == {file["path"] for file in expected["descriptor"]["files"]}
+        for file in expected["descriptor"]["files"]:
+            path = target / file["path"]
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == file["sha256"]
+            assert path.stat().st_mode & 0o7777 == file["mode"]
+
+
+def make_case(case: str, folder: Path, output: Path) -> Path:
+    """What a case of `pack_refusals` adds to the base tree; gives the output."""
+    match case:
+        case "symlink to a file":
+            (folder / "link").symlink_to("runtime.json")
+        case "symlink to a directory":
+            (folder / "sub").mkdir()
+            (folder / "link").symlink_to("sub")
+        case "dangling symlink":
+            (folder / "link").symlink_to("nowhere")
+        case "symlink with an ignored name (x.pyc)":
+            (folder / "x.pyc").symlink_to("nowhere")
+        case "symlink inside __pycache__":
+            (folder / "__pycache__").mkdir()
+            (folder / "__pycache__" / "link").symlink_to("nowhere")
+        case "FIFO":
+            os.mkfifo(folder / "pipe")
+        case "benchmark.md at the top":
+            (folder / "benchmark.md").write_text("evidence")
+        case "benchmark.md nested":
+            (folder / "sub").mkdir()
+            (folder / "sub" / "benchmark.md").write_text("evidence")
+        case "output inside the source":
+            return folder / "out.letsinfer"
+        case "output already exists":
+            output.write_bytes(b"here")
+        case "empty directory only beside runtime.json":
+            (folder / "empty").mkdir()
+        case "hard link to runtime.json":
+            os.link(folder / "runtime.json", folder / "copy.json")
+        case "runtime.json with a UTF-8 BOM":
+            (folder / "runtime.json").write_bytes(b"\xef\xbb\xbf" + runtime_json(MACOS))
+        case "runtime.json with a duplicate key":
+            again = runtime_json(MACOS).replace(b"{", b'{"schema_version": 6,', 1)
+            (folder / "runtime.json").write_bytes(again)
+        case "10,000 files in all" | "10,001 files in all":
+            for n in range(9_999 if "10,000" in case else 10_000):
+                (folder / f"{n}.dat").touch()
+        case "total one byte over 1 GiB":
+            with (folder / "big.dat").open("wb") as file:
+                file.truncate((1 << 30) - len(runtime_json(MACOS)) + 1)
+        case _:
+            raise AssertionError(case)
+    return output
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        pytest.param(one, id=one["case"], marks=[pytest.mark.deep] if "files in all" in one["case"] else [])
+        for one in EXPECTED["pack_refusals"]
+    ],
+)
+def test_a_tree_is_packed_or_refused_as_published(expected: dict[str, str], folder: Path, tmp_path: Path) -> None:
+    output = make_case(expected["case"], folder, tmp_path / "out.letsinfer")
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    # duplicate keys pass the published packer; two readers may see two candidates, so here they do not
+    if expected["verdict"] == "accepted" and "duplicate" not in expected["case"]:
+        pack(folder, output)
+        verify(output)
+    else:
+        with pytest.raises((CandidateError, FileExistsError)):
+            pack(folder, output)
+        assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["README", "readme"], "collides with 'README'"),
+        (["Lib/a", "lib/b"], "its folder collides with 'Lib'"),
+        (["e\u0301.txt", "\u00e9.txt"], "collides with"),
+        (["a\\b"], "holds a backslash"),
+        (["a\nb"], "holds a control character"),
+        (["c:x"], "an absolute path"),
+    ],
+)
+def test_names_that_another_system_could_not_hold_are_refused(names: list[str], expected: str, folder: Path) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"")
+    if len([p for p in folder.rglob("*") if p.is_file()]) != len(names) + 1:
+        pytest.skip("this file system cannot hold both")
+    with pytest.raises(PackError, match=expected):
+        pack(folder, folder.parent / "out.letsinfer")
+
+
+def test_a_name_that_is_no_unicode_and_a_socket_are_refused(folder: Path) -> None:
+    path = os.path.join(os.fsencode(folder), b"\xff.dat")
+    with open(path, "wb"):
+        pass
+    with pytest.raises(PackError, match="not valid Unicode"):
+        pack(folder, folder.parent / "out.letsinfer")
+    os.unlink(path)
+    here = os.getcwd()
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(folder)  # the path of a socket is short
+        try:
+            listener.bind("s")
+        finally:
+            os.chdir(here)
+        with pytest.raises(PackError, match="a socket, expected a regular file"):
+            pack(folder, folder.parent / "out.letsinfer")
+
+
+def test_a_file_that_changes_while_it_is_packed_is_found(folder: Path, tmp_path: Path) -> None:
+    for name in ("a.dat", "b.dat"):
+        (folder / name).write_bytes(b"x" * 100)
+    half = 2 * (200 + len(runtime_json(MACOS))) // 2
+
+    def grow(done: int, total: int) -> None:
+        assert total == 2 * half
+        if done == half:
+            (folder / "a.dat").write_bytes(b"y" * 100)
+
+    with pytest.raises(PackError, match=r"member 'a.dat': changed while it was packed"):
+        pack(folder, tmp_path / "out.letsinfer", progress=grow)
+    assert not (tmp_path / "out.letsinfer").exists()
+
+    def link(done: int, total: int) -> None:
+        if done == half:
+            (folder / "b.dat").unlink()
+            (folder / "b.dat").symlink_to("a.dat")
+
+    with pytest.raises(PackError, match=r"member 'b.dat': changed while it was packed"):
+        pack(folder, tmp_path / "out.letsinfer", progress=link)
+
+
+def test_progress_reaches_its_end(folder: Path, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    pack(folder, tmp_path / "out.letsinfer", progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] == 2 * len(runtime_json(MACOS))
+    seen.clear()
+    unpack(tmp_path / "out.letsinfer", tmp_path / "out", progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1]
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+@settings(max_examples=examples(120))
+@given(
+    path=st.lists(
+        st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\\u2028\u2029"), min_size=1,
+                max_size=60),
+        min_size=1, max_size=4,
+    ).map("/".join),
+    size=st.integers(0, 1 << 30),
+    mode=st.sampled_from((0o644, 0o755)),
+)  # fmt: skip
+def test_headers_are_those_of_the_standard_library(path: str, size: int, mode: int) -> None:
+    """An independent writer: Python's own, told the same."""
+    import tarfile
+
+    told = tarfile.TarInfo(path)
+    told.size, told.mode, told.mtime = size, mode, 0
+    assert member_header(path, size, mode) == told.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+
+
+def test_a_pack_is_a_tar_that_others_read(folder: Path, tmp_path: Path) -> None:
+    import tarfile
+
+    (folder / ("n" * 120)).write_bytes(b"long")
+    pack(folder, tmp_path / "out.letsinfer")
+    with tarfile.open(tmp_path / "out.letsinfer") as archive:
+        assert [member.name for member in archive] == [DESCRIPTOR, "n" * 120, "runtime.json"]
+        assert all(member.mtime == member.uid == member.gid == 0 and member.isreg() for member in archive)
+
+
+def test_a_descriptor_says_what_it_holds() -> None:
+    file = PackedFile(path="runtime.json", bytes=1, mode=0o644, sha256="0" * 64)
+    made = Descriptor.made(candidate_of(MACOS), [file])
+    assert Descriptor.from_json(made.to_json()) == made
+    with pytest.raises(PackError, match="not the canonical spelling"):
+        Descriptor.from_json(canonical(made.model_dump()) + b"\n")
+
+
+def test_the_corpus_is_not_shipped() -> None:
+    text = (CORPUS.parents[2] / "pyproject.toml").read_text()
+    assert '"/tests/runtime/letsinfer"' in text
+
+
+def test_a_reader_takes_any_stream(folder: Path, tmp_path: Path) -> None:
+    packed = pack(folder, tmp_path / "out.letsinfer")
+    with (tmp_path / "out.letsinfer").open("rb") as file:
+        assert read_pack(file) == packed
+
+
+@pytest.mark.deep
+def test_a_gibibyte_is_packed_and_read_in_little_memory(folder: Path, tmp_path: Path) -> None:
+    """All that a pack may hold, in a process of its own whose peak is looked at afterwards."""
+    with (folder / "weights.dat").open("wb") as file:
+        file.truncate((1 << 30) - len(runtime_json(MACOS)))
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(folder), str(tmp_path / "out.letsinfer")],
+        capture_output=True, text=True, check=False, cwd=CORPUS.parents[2],
+    )  # fmt: skip
+    (tmp_path / "out.letsinfer").unlink(missing_ok=True)
+    assert done.returncode == 0, done.stderr
+    size, peak_kib = map(int, done.stdout.split())
+    assert size > 1 << 30
+    assert peak_kib < 100_000
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from mesh.runtime.packing import pack
+from mesh.runtime.unpacking import verify
+packed = pack(Path(sys.argv[1]), Path(sys.argv[2]))
+assert verify(Path(sys.argv[2])) == packed
+print(packed.archive_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_a_file(folder: Path, tmp_path: Path) -> None:
+    import tracemalloc
+
+    with (folder / "weights.dat").open("wb") as file:
+        file.truncate(32 << 20)
+    tracemalloc.start()
+    try:
+        pack(folder, tmp_path / "out.letsinfer")
+        verify(tmp_path / "out.letsinfer")
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
