@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import note
+from mesh.cli.governed import blueprints_of, of_lineage, under_words
 from mesh.cli.meters import open_meters
 from mesh.cli.specs import NO_METER, EngineSpec, MeterSpec
 from mesh.cli.starting import check_files, start_engine
@@ -43,10 +44,12 @@ async def assembled(
     meter: MeterSpec = NO_METER,
     keep_ns: int | None = None,
     note: Callable[[str], None] = note,
+    allow_lower: bool = False,
 ) -> AsyncIterator[Assembly]:
     """A steward with its ledger, meters and running engines. The ledger opens before an engine loads, so that a
     second process on one key, or a ledger that contradicts itself, is found before anything is spent; and what the
-    engines are made from is looked at before the state is, so that a mistyped name leaves no new key behind."""
+    engines are made from is looked at before the state is, so that a mistyped name leaves no new key behind. A lower
+    revision of a blueprint is refused unless `allow_lower`, which is then noted and written into the ledger."""
     for spec in specs:
         check_files(spec)
     begins_again = state.begins_again
@@ -64,6 +67,7 @@ async def assembled(
             )
         if ledger.torn is not None:
             note(f"a crash left a half-written record, set aside in {ledger.torn}")
+        starts = [of_lineage(ledger.reader, one, allow=allow_lower) for one in blueprints_of(specs)]
         async with AsyncExitStack() as running:
             engines = []
             for spec in specs:
@@ -80,4 +84,7 @@ async def assembled(
             recovered = await steward.recover()
             await steward.checkpoint()
             running.push_async_callback(steward.close)
+            for start in starts:
+                ledger.serve_under(start).result()
+                note(under_words(start))
             yield Assembly(engines, steward, recovered, opened.notes)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import counted, emit, note, say
-from mesh.cli.engines import ENGINE_FLAGS, add_engine_flags, kind_of, positive, spec_of, spelled
+from mesh.cli.engines import BLUEPRINT_FLAGS, ENGINE_FLAGS, add_engine_flags, kind_of, positive, spec_of, spelled
 from mesh.cli.newfile import check_new, write_new
 from mesh.cli.replay import read_text as read_grammar
 from mesh.cli.trust import add_trust_flag, read_trust
@@ -144,10 +144,11 @@ def _specs(args: argparse.Namespace) -> list[EngineSpec]:
         from mesh.cli.serve import backend_spec
         from mesh.gateway.config import MeshConfig
 
-        given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]
+        given = [flag for flag in (*ENGINE_FLAGS, *BLUEPRINT_FLAGS) if getattr(args, flag)]
         if given:
             raise UsageError(f"--config says which engines; {', '.join(map(spelled, given))} does not go with it")
-        specs = [backend_spec(backend, args.config.parent) for backend in MeshConfig.load(args.config).backend]
+        config = MeshConfig.load(args.config)
+        specs = [backend_spec(backend, args.config.parent, config.blueprints) for backend in config.backend]
     elif kind_of(args) is not None:
         specs = [spec_of(args)]
     specs = [replace(spec, margins=True) if isinstance(spec, VllmSpec) else spec for spec in specs]
@@ -163,7 +164,7 @@ def _check_flags(args: argparse.Namespace, specs: Sequence[EngineSpec]) -> None:
         raise UsageError("--each-model is about --sample")
     if specs:
         return
-    given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]
+    given = [flag for flag in (*ENGINE_FLAGS, *BLUEPRINT_FLAGS) if getattr(args, flag)]
     given += [flag for flag in ("grammar", "jobs", "resume", "score") if getattr(args, flag)]
     if given:
         names = ", ".join(map(spelled, given))

@@ -86,13 +86,20 @@ def _recipe_or_name(text: str) -> bytes | str:
     return _recipe_digest(text) if text.startswith("sha256:") else text
 
 
-_recipe = _reader(_recipe_or_name)
+def _blueprint_id(text: str) -> bytes:
+    """As `mesh blueprint` prints it; a receipt's view shows the same 32 bytes after `b3:`."""
+    from mesh.identity.fields import check_hex64
+
+    return bytes.fromhex(check_hex64(text.removeprefix("sha256:").removeprefix("b3:"), "blueprint id"))
+
+
+_recipe, _blueprint = _reader(_recipe_or_name), _reader(_blueprint_id)
 
 _LISTS = (
     ("model-in", "b3:HEX", digest, "weights digests, as `mesh weights` prints them"),
     ("recipe-in", "NAME|sha256:HEX", _recipe, "names of models, or digests of runtime recipes (`mesh identity`)"),
     ("backend-in", "ID", str, "backend ids"),
-    ("blueprint-in", "b3:HEX", digest, "blueprint ids"),
+    ("blueprint-in", "sha256:HEX", _blueprint, "blueprint ids, as `mesh blueprint` prints them"),
     ("steward-in", "KEY", steward, "stewards, ed25519:<hex>; a total needs one to be named"),
 )
 _SINGLE = (

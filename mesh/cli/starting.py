@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mesh.cli.governed import check_governed, config_under, held
 from mesh.cli.progress import following
 from mesh.cli.specs import CandidateSpec, EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.errors import EngineFailed, EngineUnsupported, ModelFileError, UsageError
@@ -28,8 +29,10 @@ def check_files(spec: EngineSpec) -> None:
     check_words(spec)
     if isinstance(spec, ReferenceSpec):
         return
+    if spec.blueprint is not None:
+        check_governed(spec, os.environ)
     if isinstance(spec, GgufSpec):
-        config = _gguf_config(spec, None)
+        config = gguf_config(spec, None)
         from mesh.engine.gguf_described import check_tokenizer
         from mesh.identity.model import read_model
 
@@ -76,10 +79,14 @@ async def start_engine(
             return ReferenceEngine(spec.name or "reference", **_given(context_tokens=spec.context, slots=spec.slots))
         case GgufSpec():
             await _admit(spec.candidate)
-            config = _gguf_config(spec, cpu_watts_u)
+            inherited = os.environ if environment is None else environment
+            if spec.blueprint is not None:
+                check_governed(spec, inherited)
+            config = gguf_config(spec, cpu_watts_u, inherited)
             from mesh.engine.gguf import GgufEngine
 
-            return await _within(spec.candidate, GgufEngine.start(config))
+            engine = await _within(spec.candidate, GgufEngine.start(config))
+            return engine if spec.blueprint is None else await held(engine, spec.blueprint)
         case VllmSpec():
             await _admit(spec.candidate)
             inherited = os.environ if environment is None else environment
@@ -125,11 +132,14 @@ async def _within(candidate: CandidateSpec | None, starting: Coroutine[Any, Any,
     return engine
 
 
-def _gguf_config(spec: GgufSpec, cpu_watts_u: int | None) -> GgufConfig:
+def gguf_config(spec: GgufSpec, cpu_watts_u: int | None, environment: Mapping[str, str] | None = None) -> GgufConfig:
+    """What `spec` says, in full; under a blueprint the engine inherits `environment` and what that states."""
     try:
         from mesh.engine.gguf_described import GgufConfig
     except ImportError as e:
         raise UsageError(f"GGUF models need the extra: pip install 'servemesh[gguf]' ({e.name} is missing)") from None
+    if spec.blueprint is not None:
+        return config_under(spec, cpu_watts_u, os.environ if environment is None else environment)
     options = _given(
         slots=spec.slots,
         context_tokens=spec.context,

@@ -71,7 +71,7 @@ class GgufEngine:
     self_check: SelfCheck
 
     def __init__(self, config: GgufConfig, *, random: Callable[[int], bytes] = os.urandom) -> None:
-        self.recipe_id = config.recipe_id
+        self.recipe_id, self.blueprint_id = config.recipe_id, config.blueprint_id
         self._config, self._random = config, random
         self._model: GgufModel
         self._weights: Weights
@@ -249,7 +249,7 @@ class GgufEngine:
         """Start a child and wait until it measured its model."""
         self._loaded = asyncio.get_running_loop().create_future()
         try:
-            child = self._child = await ChildProcess.start(self._on_message, self._on_end)
+            child = self._child = await ChildProcess.start(self._on_message, self._on_end, env=self._config.environment)
             self._watch = Watch(
                 max(LOADING_S, self._config.silent_s),
                 hung=lambda how: child.kill(EngineFailed(f"engine process: {how}")),

@@ -64,6 +64,8 @@ class GgufConfig:
     fidelity: Fidelity | None = None
     watts_u: int | None = None
     silent_s: float = 120.0
+    blueprint_id: bytes | None = None  # of the blueprint that all this comes from
+    environment: Mapping[str, str] | None = None  # the child's, whole; None: what this process has
     candidate: Mapping[str, Any] | None = None
     guard: Guard | None = None
 

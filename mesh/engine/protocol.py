@@ -146,6 +146,12 @@ def identity_gap_of(engine: ServingEngine) -> str | None:
     return gap
 
 
+def blueprint_of(engine: ServingEngine) -> bytes | None:
+    """The BlueprintId that `engine` was started under; None where it was started under none."""
+    found: bytes | None = getattr(engine, "blueprint_id", None)
+    return found
+
+
 def scores_wanted(sink: TokenSink) -> int | None:
     """How many of the likeliest ids `sink` wants scores of, beside the chosen one; None: no scores at all."""
     wanted: int | None = getattr(sink, "scores_wanted", None)

@@ -132,9 +132,29 @@ _STEP_3: Step = (
     ) WITHOUT ROWID""",
 )
 
-STEPS: tuple[Step, ...] = (_STEP_1, _STEP_2, _STEP_3)
+# Which blueprints were served under, a row for each start; `allowed` is what an operator let pass.
+_STEP_4: Step = (
+    """
+    CREATE TABLE blueprints (
+        number INTEGER PRIMARY KEY,
+        lineage BLOB NOT NULL CHECK (length(lineage) = 16),
+        revision INTEGER NOT NULL CHECK (revision >= 0),
+        blueprint_id BLOB NOT NULL CHECK (length(blueprint_id) = 32),
+        at_ns INTEGER NOT NULL,
+        allowed TEXT
+    )""",
+    *(
+        f"""
+        CREATE TRIGGER blueprints_no_{event.lower()} BEFORE {event} ON blueprints
+        BEGIN SELECT RAISE(ABORT, 'blueprints are append-only'); END"""
+        for event in ("UPDATE", "DELETE")
+    ),
+)
+
+STEPS: tuple[Step, ...] = (_STEP_1, _STEP_2, _STEP_3, _STEP_4)
 GRANTS_SINCE = 2  # the format that first had totals
 RECIPES_SINCE = 3  # the one that first had recipes
+BLUEPRINTS_SINCE = 4  # the one that first had blueprints
 
 
 def wal_path(path: Path) -> Path:

@@ -22,6 +22,7 @@ from mesh.identity.fingerprint import CompatibilityFingerprint
 from mesh.identity.registry import RecipeStatus
 from mesh.identity.shard import ShardIdentity
 from mesh.ledger import opening
+from mesh.ledger.blueprints import ServedUnder, served_work
 from mesh.ledger.format import BUSY_TIMEOUT_MS, translate, wal_path
 from mesh.ledger.group import GroupCommit, Transaction
 from mesh.ledger.owner import OwnerLock
@@ -146,6 +147,10 @@ class Ledger:
     ) -> Future[RecipeStatus]:
         """Take a recipe out of the dark. Raises RecipeNotCertified for evidence that certifies nothing."""
         return self._group.submit(certify_work(identity, evidence))
+
+    def serve_under(self, start: ServedUnder) -> Future[None]:
+        """Write down that this process begins to serve under a blueprint."""
+        return self._group.submit(served_work(start))
 
     def open_intents(self) -> list[Intent]:
         return self._reader.open_intents()

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mesh.engine.protocol import ServingEngine
-from mesh.errors import EngineError, SchemaError
+from mesh.engine.protocol import ServingEngine, can_check
+from mesh.errors import EngineError, Refused, SchemaError
 from mesh.replay.claim import Claim
 from mesh.replay.decoding import decode
 from mesh.replay.verdict import Verdict
@@ -87,7 +87,7 @@ async def score(sealed: Sealed, disclosure: Disclosure | None, engine: ServingEn
         return None
     if claim.receipt.engine.weights_digest != engine.weights_digest:
         return None
-    return await _scored(claim, claim.output, engine)
+    return await _in_one_pass(claim, claim.output, engine) or await _step_by_step(claim, claim.output, engine)
 
 
 def _greedy(sampling: Sampling) -> bool:
@@ -95,7 +95,27 @@ def _greedy(sampling: Sampling) -> bool:
     return sampling.temperature_u == 0 and penalties == (0, 0, MILLION) and sampling.grammar is None
 
 
-async def _scored(claim: Claim, output: tuple[int, ...], engine: ServingEngine) -> Score | None:
+async def _in_one_pass(claim: Claim, output: tuple[int, ...], engine: ServingEngine) -> Score | None:
+    """As a Checker compares it, whether or not that could decide anything. None where it compares nothing."""
+    if not can_check(engine) or engine.refusal(claim.request) is not None:
+        return None
+    try:
+        await engine.ready()
+        found = await engine.check(claim.request, claim.payload, output, cut=True)
+    except (EngineError, Refused):
+        return None
+    within = [one for one in found.differences if one.served is not None and one.at < found.compared]
+    if not 0 < found.compared <= len(output):
+        return None
+    mismatches = tuple(Mismatch(one.at, output[one.at], one.expected, _finite(one.margin)) for one in within)
+    return Score(found.compared, found.compared - len(mismatches), found.compared == len(output), mismatches)
+
+
+def _finite(margin: float | None) -> float | None:
+    return margin if margin is not None and 0 <= margin < float("inf") else None
+
+
+async def _step_by_step(claim: Claim, output: tuple[int, ...], engine: ServingEngine) -> Score | None:
     mismatches: list[Mismatch] = []
     at = 0
     for _ in range(MAX_RESTARTS + 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mesh.engine.protocol import ServingEngine, identity_of
+from mesh.engine.protocol import ServingEngine, blueprint_of, identity_of
 from mesh.schema.canonical import encode
 from mesh.schema.disclosure import settings_digest
 from mesh.schema.receipt import EngineBlock
@@ -34,6 +34,7 @@ def describe(engine: ServingEngine, *, deterministic: bool) -> Described:
         process=engine.process,
         weights_digest=engine.weights_digest,
         template_digest=engine.template_digest,
+        blueprint_id=blueprint_of(engine),
         model_artifact_digest=artifact,
         runtime_recipe_digest=recipe,
     )

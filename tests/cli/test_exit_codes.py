@@ -180,6 +180,22 @@ grant balance good.grant --url http://127.0.0.1:1                     | 3  | 127
 grant balance good.grant --url nonsense                               | 2  | --url
 
 weights                                                               | 2  | ACTION
+blueprint                                                             | 2  | ACTION
+blueprint keygen --out new-signer                                     | 0  | key id
+blueprint keygen --out good.cbor                                      | 3  | good.cbor: exists already
+blueprint build --out new-13                                          | 2  | --gguf
+blueprint build --gguf garbage --out new-14                           | 10 | garbage: magic
+blueprint build --gguf none --out new-15                              | 3  | none: no such file or directory
+blueprint inspect garbage                                             | 10 | garbage: blueprint: magic
+blueprint inspect empty                                               | 10 | empty: blueprint: 0 bytes
+blueprint inspect none                                                | 3  | none: no such file or directory
+blueprint diff garbage garbage                                        | 10 | garbage: blueprint: magic
+blueprint verify garbage                                              | 2  | --blueprint-root
+blueprint verify garbage --blueprint-root trust --blueprint-revoked x | 2  | trust: line 1
+blueprint sign garbage --key none --cert none --out new-16            | 3  | none: does not exist
+blueprint history --state state                                       | 0  | 
+blueprint history --state none                                        | 3  | none: no ledger here
+
 weights digest tiny.gguf                                              | 0  | b3:
 weights digest none                                                   | 3  | none: no such file or directory
 weights digest folder                                                 | 10 | folder: no .gguf file

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mesh.engine.protocol import Served, TokenSink
+from mesh.engine.protocol import CheckResult, Difference, Served, TokenSink
 from mesh.engine.reference import ReferenceEngine
 from mesh.errors import EngineFailed, SchemaError
 from mesh.replay import score as module
@@ -108,6 +108,42 @@ def test_an_engine_that_fails_leaves_what_was_compared_until_then() -> None:
     assert scored(case(), Following(broken=0)) is None
     found = scored(case(), Following(START + 3, broken=START + 4))
     assert found == Score(4, 3, False, (Mismatch(3, START + 3, 999, 0.5),))
+
+
+class Checking(Following):
+    """One that compares a known output in one pass, and says `result` of it."""
+
+    def __init__(self, result: CheckResult | Exception) -> None:
+        super().__init__()
+        self.result = result
+
+    def undecidable(self, request: ServeRequest) -> str | None:
+        return "never the same bits"
+
+    async def check(
+        self, request: ServeRequest, prompt: Sequence[int], output: Sequence[int], *, cut: bool = False
+    ) -> CheckResult:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+def test_an_engine_that_checks_outputs_scores_in_one_pass() -> None:
+    differences = (Difference(3, START + 3, 999, 0.25), Difference(7, START + 7, None, float("nan")))
+    engine = Checking(CheckResult("undecided", 10, differences, reason="never the same bits"))
+    assert scored(case(), engine) == Score(
+        10, 8, True, (Mismatch(3, START + 3, 999, 0.25), Mismatch(7, START + 7, None, None))
+    )
+    assert engine.asked == []
+    part = Checking(CheckResult("undecided", 4, (), reason="never the same bits"))
+    assert scored(case(), part) == Score(4, 4, False, ())
+
+
+@pytest.mark.parametrize("result", [CheckResult("undecided", reason="no"), EngineFailed("broken")])
+def test_a_check_that_compares_nothing_leaves_it_to_steps(result: CheckResult | Exception) -> None:
+    engine = Checking(result)
+    assert scored(case(), engine) == Score(10, 10, True, ())
+    assert engine.asked == [START]
 
 
 @pytest.mark.parametrize(
