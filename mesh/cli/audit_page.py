@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mesh
 from mesh.cli.audit_plots import PATTERNS, Part, bar, legend, ratio_histogram, row, text
-from mesh.cli.audit_words import SUMS, VERDICTS, incomplete_words, kinds, percent
+from mesh.cli.audit_words import SUMS, VERDICTS, fault_word, incomplete_words, kinds, percent
 from mesh.cli.console import counted
 from mesh.cli.words import joules, utc, verdict_words
 from mesh.replay.census import INCOMPLETE, AuditFault
@@ -19,6 +19,7 @@ from mesh.replay.report import Report, spread
 from mesh.schema.ids import steward_text
 
 _STYLE = Path(__file__).with_name("audit.css")
+_RANK = {"off": 0, "receipts-missing": 1, "exact": 2}  # what is wrong is among the first
 LISTED = 50  # rows of a table, and of a plot, before the rest is only counted
 
 _HEADLINES = {
@@ -118,7 +119,7 @@ def _wrong(report: Report) -> Iterator[str]:
 
 
 def _faults(faults: Sequence[AuditFault], count: int) -> str:
-    rows = [(text(one.code), text(one.message), text(one.where)) for one in faults[:LISTED]]
+    rows = [(text(fault_word(one)), text(one.message), text(one.where)) for one in faults[:LISTED]]
     return _table(("what", "in words", "where"), rows, count)
 
 
@@ -198,11 +199,12 @@ def _energy(report: Report) -> Iterator[str]:
         return
     yield "<h2>Energy</h2>"
     if sums:
-        ranked = sorted(sums, key=lambda one: one.result == "exact")  # what is wrong is among the first
+        ranked = sorted(sums, key=lambda one: _RANK[one.result])
+        several = len({one.steward for one in sums}) > 1
         keys = [(name, name) for name in ("receipts", "idle", "unattributed", "open")]
         yield (
             '<figure class="card"><h3>Counted by the meter = receipts + idle + unattributed + open</h3>'
-            f'<ul class="bars">{"".join(map(_sum_row, ranked[:LISTED]))}</ul>{legend(keys)}</figure>'
+            f'<ul class="bars">{"".join(_sum_row(one, several) for one in ranked[:LISTED])}</ul>{legend(keys)}</figure>'
         )
         if len(sums) > LISTED:
             yield f'<p class="quiet">and {len(sums) - LISTED:,} more epochs and domains</p>'
@@ -214,7 +216,7 @@ def _energy(report: Report) -> Iterator[str]:
         )
 
 
-def _sum_row(one: EpochSum) -> str:
+def _sum_row(one: EpochSum, several: bool) -> str:
     sizes = [
         ("receipts", one.receipts_uj),
         ("idle", one.idle_uj),
@@ -224,7 +226,8 @@ def _sum_row(one: EpochSum) -> str:
     parts = [Part(name, name, size, joules(size)) for name, size in sizes if size is not None]
     kind = {"exact": "good", "off": "bad", "receipts-missing": "warn"}[one.result]
     off = f" by {one.difference_uj:+,} µJ" if one.difference_uj else ""
-    what = f'{text(one.domain)} <span class="quiet">epoch <span class="id">{one.epoch.hex()[:8]}</span></span>'
+    of = f' of <span class="id">{steward_text(one.steward)[:16]}…</span>' if several else ""
+    what = f'{text(one.domain)} <span class="quiet">epoch <span class="id">{one.epoch.hex()[:8]}</span>{of}</span>'
     said = " + ".join(f"{joules(size)} {name}" for name, size in sizes if size) or "nothing"
     more = (
         f"{joules(one.counted_uj)} = {said}; {counted(one.serves, 'receipt')}, {counted(one.checkpoints, 'checkpoint')}"

@@ -15,7 +15,7 @@ from mesh.cli.console import counted
 from mesh.cli.specs import EngineSpec, VllmSpec
 from mesh.cli.starting import start_engine
 from mesh.engine.grammars import GrammarEngine
-from mesh.engine.protocol import ServingEngine, identity_of
+from mesh.engine.protocol import ServingEngine, blueprint_of, identity_of
 from mesh.errors import Invalid, Undecidable, UsageError
 from mesh.identity.shard import ShardIdentity
 from mesh.replay.facts import EngineFacts, first_other
@@ -43,6 +43,7 @@ class _Described:
     recipe_id: str
     settings: Mapping[str, Any]
     weights_digest: ContentId | None
+    blueprint_id: bytes | None
     identity: ShardIdentity | None
 
 
@@ -117,7 +118,7 @@ class Replays:
             if closeness > self._closest.get(group, (-1, None))[0]:
                 described = _Described(
                     engine.backend_id, engine.recipe_id, dict(engine.settings), engine.weights_digest,
-                    identity_of(engine),
+                    blueprint_of(engine), identity_of(engine),
                 )  # fmt: skip
                 self._closest[group] = closeness, described
         return mine

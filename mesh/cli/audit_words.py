@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mesh.cli.console import counted
 from mesh.cli.words import joules, table, utc, verdict_words
-from mesh.replay.census import INCOMPLETE, Tally
+from mesh.replay.census import INCOMPLETE, AuditFault, Tally
 from mesh.replay.conservation import EpochSum
 from mesh.replay.judged import Judged, Judgements
 from mesh.replay.plan import Plan
@@ -46,7 +46,8 @@ def _lines(report: Report) -> Iterator[str]:
     if census.sums:
         yield ""
         yield "energy, counted = receipts + idle + unattributed + open, in microjoules"
-        yield from map(sum_words, census.sums[:LISTED])
+        several = len({one.steward for one in census.sums}) > 1
+        yield from (sum_words(one, several=several) for one in census.sums[:LISTED])
         yield from _more(len(census.sums))
     yield from _replay_lines(report.plan, report.judged)
     yield from _fault_lines(report)
@@ -90,11 +91,13 @@ def percent(part: int, whole: int) -> str:
     return f"{tenths // 10}.{tenths % 10} %"
 
 
-def sum_words(one: EpochSum) -> str:
+def sum_words(one: EpochSum, *, several: bool = False) -> str:
+    """`several`: there are sums of other stewards too."""
     receipts = "?" if one.receipts_uj is None else str(one.receipts_uj)
     off = f" by {one.difference_uj:+d}" if one.difference_uj else ""
+    of = f"{steward_text(one.steward)[:16]}, " if several else ""
     return (
-        f"  epoch {one.epoch.hex()[:8]}, {one.domain}: {one.counted_uj} = {receipts} + {one.idle_uj} + "
+        f"  {of}epoch {one.epoch.hex()[:8]}, {one.domain}: {one.counted_uj} = {receipts} + {one.idle_uj} + "
         f"{one.unattributed_uj} + {one.open_uj}: {SUMS[one.result]}{off} ({counted(one.serves, 'receipt')})"
     )
 
@@ -159,8 +162,13 @@ def _fault_lines(report: Report) -> Iterator[str]:
         if counts:
             yield ""
             yield f"{title}: {kinds(counts)}"
-            yield from (f"  {one.where}: {one.code}: {one.message}" for one in faults[:LISTED])
+            yield from (f"  {one.where}: {fault_word(one)}: {one.message}" for one in faults[:LISTED])
             yield from _more(counts.total())
+
+
+def fault_word(one: AuditFault) -> str:
+    """What kind of fault: of an envelope, the step that it failed in."""
+    return one.code if one.kind == "envelope" else one.kind
 
 
 def _more(count: int) -> Iterator[str]:

@@ -176,7 +176,7 @@ class Census:
                 ), where)  # fmt: skip
         elif source.ordered and not in_order:
             self.fault("order", SequenceError(
-                f"order: receipt {receipt_id} of {steward_text(steward)} (seq {seq}) comes after seq {numbers.last}"
+                f"receipt {receipt_id} of {steward_text(steward)} (seq {seq}) comes after seq {numbers.last}"
             ), where)  # fmt: skip
         try:
             new = self._holding(steward).add(receipt, receipt_id, self._group(receipt))
@@ -251,7 +251,7 @@ class Census:
             found = holding.id_at(count - 1)
             if found is not None and found != checkpoint.head:
                 self.fault("checkpoint", SequenceError(
-                    f"checkpoint of {steward_text(steward)}: names {_head_text(checkpoint.head)} as seq {count - 1}, "
+                    f"a checkpoint of {steward_text(steward)} names {_head_text(checkpoint.head)} as seq {count - 1}, "
                     f"got {found}"
                 ), where)  # fmt: skip
 
@@ -296,7 +296,7 @@ def _misplaced(place: Place, receipt: Receipt, receipt_id: ContentId) -> Excepti
         if (place.seq, place.receipt_id, place.serve_id) != (receipt.seq, receipt_id, receipt.serve_id):
             return LedgerCorrupt("kept under another seq, id or serve than it is signed for")
     elif place.seq is not None and place.seq != receipt.seq:
-        return SequenceError(f"order: stands in the place of seq {place.seq}, and is signed for seq {receipt.seq}")
+        return SequenceError(f"stands in the place of seq {place.seq}, and is signed for seq {receipt.seq}")
     return None
 
 

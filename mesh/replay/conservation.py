@@ -188,7 +188,7 @@ def _sums(
             )  # fmt: skip
             if difference and off is None:
                 off = (
-                    f"energy: epoch {epoch.hex()}, {name}: receipts {receipts_uj} + idle {totals.idle_uj} + "
+                    f"epoch {epoch.hex()}, {name}: receipts {receipts_uj} + idle {totals.idle_uj} + "
                     f"unattributed {totals.unattributed_uj} + open {totals.open_uj} = {right} microjoules, the meter "
                     f"counted {totals.last_uj - totals.first_uj}: {difference:+d}, "
                     f"{_where(max(start, right_until), checkpoint)}"
@@ -215,7 +215,7 @@ def _against_each_other(epoch: bytes, checkpoints: list[Checkpoint]) -> Iterator
     """What one checkpoint of an epoch says otherwise than the one before: a counter and what was idle or nobody's only
     grow."""
     for before, after in itertools.pairwise(checkpoints):
-        where = f"energy: epoch {epoch.hex()}: the checkpoint that counts {after.count}"
+        where = f"epoch {epoch.hex()}: the checkpoint that counts {after.count}"
         for old in before.domains:
             new = _totals(after, old.domain)
             if new is None:
@@ -237,18 +237,16 @@ def _outside(epoch: bytes, checkpoints: list[Checkpoint], domains: dict[str, _Sh
         for totals in checkpoint.domains:
             if totals.last_uj < totals.first_uj:
                 yield (
-                    f"energy: epoch {epoch.hex()}, {totals.domain}: the checkpoint that counts {checkpoint.count} ends "
+                    f"epoch {epoch.hex()}, {totals.domain}: the checkpoint that counts {checkpoint.count} ends "
                     f"at {totals.last_uj}, below its beginning {totals.first_uj}"
                 )
     for name in sorted(domains):
         shares = domains[name]
         early = min(shares.seqs)
         if early < start:
-            yield (
-                f"energy: epoch {epoch.hex()}, {name}: seq {early} has a share in it, and it begins with seq {start}"
-            )
+            yield (f"epoch {epoch.hex()}, {name}: seq {early} has a share in it, and it begins with seq {start}")
         if early < last.count and _totals(last, name) is None:
             yield (
-                f"energy: epoch {epoch.hex()}: seq {early} has a share of {name}, of which the checkpoint that counts "
+                f"epoch {epoch.hex()}: seq {early} has a share of {name}, of which the checkpoint that counts "
                 f"{last.count} does not tell"
             )

@@ -52,14 +52,14 @@ PLANTED: dict[str, tuple[Planted, list[tuple[str, str, str]]]] = {
     "fork": (
         lambda made: [*made, seal(receipt(2, made[1].id, max_tokens=9), KEY)], [("sequence", "sequence", "fork")]
     ),
-    "swapped": (lambda made: [made[0], made[2], made[1], made[3]], [("order", "sequence", "order")]),
+    "swapped": (lambda made: [made[0], made[2], made[1], made[3]], [("order", "sequence", "receipt")]),
     "relinked": (relinked, [("sequence", "sequence", "prev")]),
     "tampered": (tampered, [("envelope", "signature", "signature"), ("sequence", "sequence", "gap")]),
     "not an envelope": (lambda made: [b"\x00", *made], [("envelope", "structure", "envelope")]),
     "too long": (lambda made: [b"\x00" * 70_000, *made], [("envelope", "structure", "envelope")]),
-    "wrong head": (lambda made: [checkpoint(made, head=made[2].id), *made], [("checkpoint", "sequence", "checkpoint")]),
+    "wrong head": (lambda made: [checkpoint(made, head=made[2].id), *made], [("checkpoint", "sequence", "a")]),
     "count too high": (lambda made: [checkpoint(made, count=9), *made], [("sequence", "sequence", "gap")]),
-    "count too low": (lambda made: [checkpoint(made, count=3), *made], [("checkpoint", "sequence", "checkpoint")]),
+    "count too low": (lambda made: [checkpoint(made, count=3), *made], [("checkpoint", "sequence", "a")]),
     "two heads": (
         lambda made: [checkpoint(made), checkpoint(made, head=made[0].id, at_ns=5), *made],
         [("checkpoint", "sequence", "fork")],
@@ -69,7 +69,7 @@ PLANTED: dict[str, tuple[Planted, list[tuple[str, str, str]]]] = {
         [("sequence", "sequence", "duplicate")],
     ),
     "a microjoule": (
-        lambda made: [checkpoint(made, [books("a", 7, idle=6)]), *made], [("energy", "sequence", "energy")]
+        lambda made: [checkpoint(made, [books("a", 7, idle=6)]), *made], [("energy", "sequence", "epoch")]
     ),
 }  # fmt: skip
 
@@ -161,8 +161,8 @@ def test_a_ledger_that_keeps_a_receipt_under_another_name_is_found(wrong: str) -
 def test_an_exported_file_under_another_number_is_found() -> None:
     census = given((Source("export"), sequence(2)), places=[Place(1), Place(0)])
     assert [fault.message for fault in census.faults] == [
-        "order: stands in the place of seq 1, and is signed for seq 0",
-        "order: stands in the place of seq 0, and is signed for seq 1",
+        "stands in the place of seq 1, and is signed for seq 0",
+        "stands in the place of seq 0, and is signed for seq 1",
     ]
 
 

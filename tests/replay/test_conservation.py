@@ -46,7 +46,7 @@ def test_one_microjoule_is_found_and_placed(lie: int) -> None:
     census = census_of([early, late, *made])
     (message,) = messages(census)
     assert message == (
-        f"energy: epoch {EPOCH.hex()}, a: receipts {20 + lie} + idle 0 + unattributed 0 + open 0 = {20 + lie} "
+        f"epoch {EPOCH.hex()}, a: receipts {20 + lie} + idle 0 + unattributed 0 + open 0 = {20 + lie} "
         f"microjoules, the meter counted 20: {lie:+d}, in seq 2 to 3 or in the books of the checkpoint that counts 4"
     )
     (one,) = census.sums
@@ -85,14 +85,14 @@ def test_receipts_before_the_epoch_need_not_be_there() -> None:
 def test_a_receipt_before_its_epoch_is_a_fault() -> None:
     made = with_shares({"a": 5}, {"a": 5})
     (message,) = messages(census_of([checkpoint(made, [books("a", 10)], epoch_seq=1), *made]))
-    assert message == f"energy: epoch {EPOCH.hex()}, a: seq 0 has a share in it, and it begins with seq 1"
+    assert message == f"epoch {EPOCH.hex()}, a: seq 0 has a share in it, and it begins with seq 1"
 
 
 def test_a_domain_that_the_books_do_not_have_is_a_fault() -> None:
     made = with_shares({"a": 5, "b": 1})
     (message,) = messages(census_of([checkpoint(made, [books("a", 5)]), *made]))
     assert message == (
-        f"energy: epoch {EPOCH.hex()}: seq 0 has a share of b, of which the checkpoint that counts 1 does not tell"
+        f"epoch {EPOCH.hex()}: seq 0 has a share of b, of which the checkpoint that counts 1 does not tell"
     )
 
 
