@@ -55,4 +55,5 @@ class Progress:
         try:
             yield tick
         finally:
-            bar.update(task, completed=count, visible=False)
+            bar.update(task, completed=count, refresh=True)
+            bar.update(task, visible=False)

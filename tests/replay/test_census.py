@@ -180,3 +180,29 @@ def test_groups_are_what_one_engine_can_replay() -> None:
     census = census_of(made)
     assert [one.recipe_id for one in census.groups] == ["m", "other"]
     assert [held.group for held in census.holdings[KEY.public].upto(4)] == [0, 1, 0, 0]
+
+
+@pytest.mark.deep
+def test_a_census_of_many_holds_little_of_each() -> None:
+    """Other stewards' mass goes through: a receipt leaves its id, its serve's id, its group and its shares."""
+    import tracemalloc
+
+    def held(count: int) -> int:
+        envelopes = [
+            one.envelope for one in sequence(count, changes={n: {"energy": energy({"a": n})} for n in range(count)})
+        ]
+        tracemalloc.start()
+        try:
+            census = Census({KEY.public})
+            census.open(Source("many", whole=True, ordered=True))
+            for envelope in envelopes:
+                census.take(envelope, "many")
+            census.finish()
+            assert census.good == count
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    held(200)  # what is made once
+    few, many = held(500), held(4500)
+    assert (many - few) / 4000 < 150
