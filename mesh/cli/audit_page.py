@@ -60,7 +60,7 @@ def _head(report: Report) -> Iterator[str]:
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>"
         f"{title}<style>{_STYLE.read_text()}</style></head><body>{PATTERNS}"
     )
-    names = ", ".join(source.label for source in report.census.sources())
+    names = ", ".join(given.source.label for given in report.census.sources)
     yield f"<header>{_LOGO}<div><strong>mesh audit</strong><br/>{text(names)}</div></header><main>"
 
 

@@ -8,8 +8,8 @@ energy adds up. It does no I/O.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Literal
 
 from mesh.errors import Invalid, LedgerCorrupt, SequenceError, StructureError, Undecidable
@@ -50,7 +50,7 @@ class Place:
     serve_id: bytes | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """One place that receipts come from. `partial`: a selection, in which gaps say nothing. `whole`: a ledger, which
     has to hold its steward's first receipt too. `ordered`: one in which receipts have to come one after the other."""
@@ -59,20 +59,32 @@ class Source:
     partial: bool = False
     whole: bool = False
     ordered: bool = False
-    statements: int = 0
-    given: dict[bytes, Numbers] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+class Given:
+    """What came of one source: how many envelopes, and which numbers of each steward."""
+
+    __slots__ = ("numbers", "source", "statements")
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.statements = 0
+        self.numbers: dict[bytes, Numbers] = {}
+
+
 class Tally:
-    """The serves of one steward, counted. `models` has each model's serves by finish."""
+    """The serves of one steward, counted. `models` has each model's serves by finish; times are Unix nanoseconds, None
+    where there was no serve."""
 
-    finishes: Counter[str] = field(default_factory=Counter)
-    bases: Counter[str] = field(default_factory=Counter)
-    models: dict[str, Counter[str]] = field(default_factory=dict)
-    uj: int = 0
-    first_ns: int | None = None
-    last_ns: int | None = None
+    __slots__ = ("bases", "finishes", "first_ns", "last_ns", "models", "uj")
+
+    def __init__(self) -> None:
+        self.finishes: Counter[str] = Counter()
+        self.bases: Counter[str] = Counter()
+        self.models: dict[str, Counter[str]] = {}
+        self.uj = 0
+        self.first_ns: int | None = None
+        self.last_ns: int | None = None
 
     def add(self, receipt: Receipt) -> None:
         finish, energy = receipt.outcome.finish, receipt.energy
@@ -99,28 +111,28 @@ class Tally:
         return sum(self.finishes[finish] for finish in INCOMPLETE)
 
 
-@dataclass(slots=True)
 class Census:
     """`trust` are the stewards' keys."""
 
-    trust: Collection[bytes]
-    good: int = 0
-    checkpoints: int = 0
-    repeated: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    undecided: Counter[str] = field(default_factory=Counter)
-    faults: list[AuditFault] = field(default_factory=list)
-    undecided_listed: list[AuditFault] = field(default_factory=list)
-    holdings: dict[bytes, Holding] = field(default_factory=dict)
-    tallies: dict[bytes, Tally] = field(default_factory=dict)
-    groups: list[EngineFacts] = field(default_factory=list)
-    sums: list[EpochSum] = field(default_factory=list)
-    missing: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
-    _sources: list[Source] = field(default_factory=list)
-    _books: Books = field(default_factory=Books)
-    _group_of: dict[tuple[bytes | str | None, ...], int] = field(default_factory=dict)
-    _counted: dict[bytes, dict[int, Checkpoint]] = field(default_factory=dict)
-    _seen_checkpoints: set[bytes] = field(default_factory=set)
+    def __init__(self, trust: Collection[bytes]) -> None:
+        self.trust = trust
+        self.good = 0
+        self.checkpoints = 0
+        self.repeated = 0
+        self.refused: Counter[str] = Counter()
+        self.undecided: Counter[str] = Counter()
+        self.faults: list[AuditFault] = []
+        self.undecided_listed: list[AuditFault] = []
+        self.holdings: dict[bytes, Holding] = {}
+        self.tallies: dict[bytes, Tally] = {}
+        self.groups: list[EngineFacts] = []
+        self.sums: list[EpochSum] = []
+        self.missing: dict[bytes, list[tuple[int, int]]] = {}
+        self.sources: list[Given] = []
+        self._books = Books()
+        self._group_of: dict[tuple[bytes | str | None, ...], int] = {}
+        self._counted: dict[bytes, dict[int, Checkpoint]] = {}
+        self._seen_checkpoints: set[bytes] = set()
 
     def fault(self, kind: FaultKind, error: Exception, where: str) -> None:
         """Count what is wrong, and keep the first of it."""
@@ -136,12 +148,12 @@ class Census:
 
     def open(self, source: Source) -> None:
         """What is taken from now on comes from `source`."""
-        self._sources.append(source)
+        self.sources.append(Given(source))
 
     def take(self, envelope: bytes, where: str, place: Place | None = None) -> None:
         """Check one envelope, receipt or checkpoint. Raises nothing: what is wrong with it is in the findings."""
-        source = self._sources[-1]
-        source.statements += 1
+        given = self.sources[-1]
+        given.statements += 1
         try:
             if type(envelope) is not bytes or len(envelope) > MAX_ENVELOPE_BYTES:
                 raise StructureError(f"envelope: expected at most {MAX_ENVELOPE_BYTES} bytes")
@@ -154,19 +166,19 @@ class Census:
             return
         value = sealed.value
         if isinstance(value, Receipt):
-            self._take_receipt(source, value, sealed.id, where, place)
+            self._take_receipt(given, value, sealed.id, where, place)
         else:
-            self._take_checkpoint(source, value, sealed.id, where)
+            self._take_checkpoint(given, value, sealed.id, where)
 
     def _take_receipt(
-        self, source: Source, receipt: Receipt, receipt_id: ContentId, where: str, place: Place | None
+        self, given: Given, receipt: Receipt, receipt_id: ContentId, where: str, place: Place | None
     ) -> None:
         steward, seq = receipt.steward, receipt.seq
         if place is not None and (fault := _misplaced(place, receipt, receipt_id)) is not None:
             self.fault("order" if place.receipt_id is None else "ledger", fault, where)
-        numbers = source.given.get(steward)
+        numbers = given.numbers.get(steward)
         if numbers is None:
-            numbers = source.given[steward] = Numbers()
+            numbers = given.numbers[steward] = Numbers()
         in_order = seq > numbers.last
         if not numbers.add(seq):
             # before it is known whether the ids differ: that is a fork, and the holding says so
@@ -174,7 +186,7 @@ class Census:
                 self.fault("sequence", SequenceError(
                     f"duplicate: receipt {receipt_id} of {steward_text(steward)} (seq {seq}) is there twice"
                 ), where)  # fmt: skip
-        elif source.ordered and not in_order:
+        elif given.source.ordered and not in_order:
             self.fault("order", SequenceError(
                 f"receipt {receipt_id} of {steward_text(steward)} (seq {seq}) comes after seq {numbers.last}"
             ), where)  # fmt: skip
@@ -193,8 +205,8 @@ class Census:
         tally.add(receipt)
         self._books.add(receipt)
 
-    def _take_checkpoint(self, source: Source, checkpoint: Checkpoint, checkpoint_id: ContentId, where: str) -> None:
-        source.given.setdefault(checkpoint.steward, Numbers())
+    def _take_checkpoint(self, given: Given, checkpoint: Checkpoint, checkpoint_id: ContentId, where: str) -> None:
+        given.numbers.setdefault(checkpoint.steward, Numbers())
         if checkpoint_id in self._seen_checkpoints:
             self.repeated += 1
             return
@@ -231,9 +243,9 @@ class Census:
 
     def finish(self) -> None:
         """Everything is in: hold it against itself."""
-        for source in self._sources:
-            if not source.statements:
-                self.undecide(Undecidable("holds no receipt"), source.label)
+        for given in self.sources:
+            if not given.statements:
+                self.undecide(Undecidable("holds no receipt"), given.source.label)
         for steward in sorted(self.holdings):
             holding, where = self.holdings[steward], self._where(steward)
             for error in holding.faults():
@@ -258,7 +270,7 @@ class Census:
     def _check_gaps(self, steward: bytes, holding: Holding, where: str) -> None:
         """Whatever lies between the first receipt at hand and the last that is at hand or counted has to be there, and
         the beginning too where a ledger was given."""
-        givers = [source for source in self._sources if steward in source.given]
+        givers = [given.source for given in self.sources if steward in given.numbers]
         counted = max(self._counted.get(steward, {}), default=0)
         whole = any(source.whole for source in givers)
         first = 0 if whole or holding.first is None else holding.first
@@ -278,10 +290,7 @@ class Census:
 
     def _where(self, steward: bytes) -> str:
         """The sources that had something of this steward."""
-        return ", ".join(source.label for source in self._sources if steward in source.given)
-
-    def sources(self) -> Iterator[Source]:
-        yield from self._sources
+        return ", ".join(given.source.label for given in self.sources if steward in given.numbers)
 
     def uncovered(self) -> dict[bytes, Uncovered]:
         return self._books.uncovered()

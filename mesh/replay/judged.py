@@ -7,7 +7,7 @@ from array import array
 from bisect import insort
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from mesh.errors import SchemaError
@@ -76,22 +76,27 @@ class Judged:
         return cls(steward, seq, receipt_id, model, verdict, score=read, **own)
 
 
-@dataclass(slots=True)
 class Judgements:
     """All replays of an audit. The lists are in the order of the receipts, whatever order they came in."""
 
-    verdicts: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    methods: Counter[str] = field(default_factory=Counter)
-    models: dict[str, Counter[str]] = field(default_factory=dict)
-    disclosures: Counter[str] = field(default_factory=Counter)
-    ratios: dict[str, array[float]] = field(default_factory=dict)
-    serve_ns: int = 0
-    replay_ns: int = 0
-    diverged: list[Judged] = field(default_factory=list)
-    undecided: list[Judged] = field(default_factory=list)
-    scored: list[Judged] = field(default_factory=list)
-    scores: dict[str, ScoreSum] = field(default_factory=dict)
+    __slots__ = (
+        "disclosures", "diverged", "methods", "models", "ratios", "reasons", "replay_ns", "scored", "scores",
+        "serve_ns", "undecided", "verdicts",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.verdicts: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.methods: Counter[str] = Counter()
+        self.disclosures: Counter[str] = Counter()
+        self.models: dict[str, Counter[str]] = {}
+        self.ratios: dict[str, array[float]] = {}
+        self.serve_ns = 0
+        self.replay_ns = 0
+        self.diverged: list[Judged] = []
+        self.undecided: list[Judged] = []
+        self.scored: list[Judged] = []
+        self.scores: dict[str, ScoreSum] = {}
 
     def add(self, one: Judged) -> None:
         verdict = one.verdict
@@ -127,14 +132,16 @@ class Judgements:
         return EXIT_NOT_REPLAYABLE if self.verdicts["not-replayable"] else EXIT_VERIFIED
 
 
-@dataclass(slots=True)
 class ScoreSum:
     """The scores of one model, added up."""
 
-    receipts: int = 0
-    tokens: int = 0
-    matching: int = 0
-    margins: array[float] = field(default_factory=lambda: array("d"))
+    __slots__ = ("margins", "matching", "receipts", "tokens")
+
+    def __init__(self) -> None:
+        self.receipts = 0
+        self.tokens = 0
+        self.matching = 0
+        self.margins: array[float] = array("d")
 
     def add(self, score: Score) -> None:
         self.receipts += 1

@@ -55,8 +55,8 @@ class Report:
             "checkpoints": census.checkpoints,
             "repeated": census.repeated,
             "sources": [
-                {"source": source.label, "envelopes": source.statements, "partial": source.partial}
-                for source in census.sources()
+                {"source": given.source.label, "envelopes": given.statements, "partial": given.source.partial}
+                for given in census.sources
             ],
             "refused": dict(sorted(census.refused.items())),
             "undecided": dict(sorted(census.undecided.items())),
