@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from mesh.errors import SchemaError, TrustFileError
+from mesh.errors import SchemaError, TrustFileError, UsageError
 
 _MAX_WHOLE = 2**63 - 1  # where the format's integers end
 _MAX_DIGITS = 100  # with zeros before them
@@ -21,15 +21,22 @@ def add_caveat_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def caveats_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Those that were given. What they may state is for the grant to check."""
+    """Those that were given. Raises UsageError for one that states what it never can; whether they can stand together
+    is for the grant to check."""
+    from mesh.grant.caveats import check_caveats
     from mesh.schema.canonical import encode
 
     given = {name: getattr(args, name.replace("-", "_")) for name, *_ in (*_LISTS, *_SINGLE)}
-    return {
+    caveats = {
         name: sorted(set(value), key=encode) if isinstance(value, list) else value
         for name, value in given.items()
         if value is not None
     }
+    try:
+        check_caveats(caveats)
+    except ValueError as e:
+        raise UsageError(str(e)) from None
+    return caveats
 
 
 def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -27,9 +27,19 @@ _APPLIES = {
         "chat_template",
         "tokenizer_pre",
         "eos_id",
+        "silent_s",
     ),
-    "vllm": ("slots", "chat_template", "weights", "tokenizer", "model", "dtype", "device", "vllm_key_file"),
-    "vllm_managed": ("slots", "chat_template", "tokenizer", "device", "vllm_executable", "vllm_start_s", "flags"),
+    "vllm": ("slots", "chat_template", "weights", "tokenizer", "model", "dtype", "device", "vllm_key_file", "route"),
+    "vllm_managed": (
+        "slots",
+        "chat_template",
+        "tokenizer",
+        "device",
+        "vllm_executable",
+        "vllm_start_s",
+        "route",
+        "flags",
+    ),
     "runtime": ("models", "vllm_executable"),
 }
 _CHOICES = tuple(dict.fromkeys(flag for flags in _APPLIES.values() for flag in flags))
@@ -86,6 +96,9 @@ def add_engine_flags(
     group.add_argument(
         "--eos-id", type=token_id, metavar="ID", help="the id that ends an output, where a GGUF has none"
     )
+    group.add_argument(
+        "--silent-s", type=positive, metavar="SECONDS", help="a GGUF child that works and is silent so long dies (120)"
+    )
     group.add_argument("--weights", metavar="DIR", help="the folder that a vLLM server loaded: digested, and read")
     group.add_argument("--tokenizer", metavar="DIR", help="a folder for the tokenizer alone, where it is another")
     group.add_argument("--model", metavar="NAME", help="which of a vLLM server's models, where it has several")
@@ -95,6 +108,9 @@ def add_engine_flags(
     group.add_argument("--vllm-executable", metavar="FILE", help="how to start a vLLM server of our own (vllm)")
     group.add_argument(
         "--vllm-start-s", type=positive, metavar="SECONDS", help="how long our own vLLM server may take to start (1800)"
+    )
+    group.add_argument(
+        "--route", action="store_true", help="a vLLM server over several hosts, of which each reports what it computes"
     )
     if behind_dashes:
         group.add_argument("flags", nargs="*", metavar="-- FLAGS", help="for a vLLM server of our own")
@@ -176,9 +192,10 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
                 name=args.name, slots=args.slots, context=args.context, kv_type=args.kv_type,
                 flash_attention=not args.no_flash_attention, threads=args.threads, ubatch=args.ubatch,
                 chat_template=template, tokenizer_pre=args.tokenizer_pre, eos_id=args.eos_id,
+                silent_s=args.silent_s,
             )  # fmt: skip
     common = VllmSpec(
-        None, name=args.name, slots=args.slots, chat_template=template, device=args.device,
+        None, name=args.name, slots=args.slots, chat_template=template, device=args.device, route=args.route,
         tokenizer=None if args.tokenizer is None else Path(args.tokenizer),
     )  # fmt: skip
     if kind == "vllm_managed":

@@ -246,13 +246,14 @@ def backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | No
                 name=backend.name, slots=backend.slots, context=backend.context_tokens, kv_type=backend.kv_type,
                 flash_attention=backend.flash_attention, threads=backend.threads, ubatch=backend.ubatch,
                 chat_template=path(backend.chat_template), tokenizer_pre=backend.tokenizer_pre, eos_id=backend.eos_id,
+                silent_s=backend.silent_s,
             )  # fmt: skip
         case "vllm":
             return VllmSpec(
                 backend.url, name=backend.name, model=backend.model, slots=backend.slots,
                 weights=path(backend.weights), tokenizer=path(backend.tokenizer),
                 chat_template=path(backend.chat_template), dtype=backend.dtype, device=backend.device,
-                key_file=path(backend.key_file), gpus=cards(backend.gpus),
+                key_file=path(backend.key_file), gpus=cards(backend.gpus), route=backend.route,
             )  # fmt: skip
         case "runtime":
             return spec_of_candidate(base / backend.path, path(backend.models), executable=backend.executable)
@@ -261,7 +262,7 @@ def backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | No
                 None, name=backend.name, slots=backend.slots, weights=base / backend.weights,
                 tokenizer=path(backend.tokenizer), chat_template=path(backend.chat_template), device=backend.device,
                 executable=backend.executable, flags=tuple(backend.flags), start_s=backend.start_s,
-                gpus=cards(backend.gpus),
+                gpus=cards(backend.gpus), route=backend.route,
             )  # fmt: skip
 
 

@@ -149,6 +149,7 @@ def gguf_config(spec: GgufSpec, cpu_watts_u: int | None, environment: Mapping[st
         chat_template=_template(spec.chat_template),
         tokenizer_pre=spec.tokenizer_pre,
         eos_id=spec.eos_id,
+        silent_s=spec.silent_s,
         watts_u=cpu_watts_u,
         **_of_candidate(spec.candidate),
     )
@@ -173,7 +174,7 @@ async def _start_vllm(spec: VllmSpec, environment: Mapping[str, str]) -> Serving
 
     config = VllmConfig(
         url, recipe_id=spec.name, model=spec.model, weights=spec.weights, tokenizer=spec.tokenizer,
-        chat_template=_template(spec.chat_template), device=spec.device, margins=spec.margins,
+        chat_template=_template(spec.chat_template), device=spec.device, margins=spec.margins, route=spec.route,
         dtype=spec.dtype or told_dtype(spec.flags), key=_key(spec.key_file),
         requantized=quantizes(spec.flags), **_given(slots=spec.slots, start_s=spec.start_s),
         **_of_candidate(spec.candidate),

@@ -81,7 +81,7 @@ class Gateway:
         if journal:
             steward.observe(write)
         self._evidence = Evidence(steward, self.backends, int(time.time()))
-        self._health = Health(steward, self.backends.all)
+        self._health = Health(steward, self.backends.all, config.min_free_bytes)
         shown = (Receipts(steward), Checkpoints(steward), Summary(steward, self.backends))
         self._shown = [route for each in shown for route in each.routes()]
         page = Page.installed() if config.page else None

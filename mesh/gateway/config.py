@@ -67,6 +67,7 @@ class GatewayConfig(_Table):
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     body_memory_bytes: Annotated[int, Field(ge=1024, le=1 << 40)] = 256 << 20  # of all requests together
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    min_free_bytes: Annotated[int, Field(ge=0, le=1 << 60)] = 32 << 20  # with less for the ledger it is not ready
     idle_timeout_s: Seconds = 60  # a connection whose next request's head is not there by then is closed
     metrics: bool = True  # GET /metrics, for whoever may use the server
     page: bool = True  # the web page at /; what it shows is asked for with a key, where there are keys
@@ -217,6 +218,7 @@ class GgufBackend(_Governable):
     chat_template: Annotated[str, Field(min_length=1)] | None = None  # a file, in place of the one in the model
     tokenizer_pre: Annotated[str, Field(min_length=1, max_length=127)] | None = None  # where an old file names none
     eos_id: Annotated[int, Field(ge=0, lt=2**31)] | None = None  # likewise
+    silent_s: Seconds | None = None  # a child with work that gives no sign of it for so long is killed and replaced
 
 
 class ReferenceBackend(_Backend):
@@ -236,6 +238,7 @@ class _VllmBackend(_Backend):
     chat_template: _Text | None = None
     device: Literal["cpu", "cuda", "rocm", "xpu", "tpu", "hpu"] | None = None
     gpus: Annotated[list[Gpu], Field(max_length=64)] | None = None  # this machine's cards that it computes on
+    route: bool = False  # it computes over several hosts, each of which has to report what
 
 
 class VllmBackend(_VllmBackend):

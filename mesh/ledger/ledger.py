@@ -111,6 +111,12 @@ class Ledger:
         except FileNotFoundError:
             return 0
 
+    @property
+    def free_bytes(self) -> int | None:
+        """What its file system still has for this process; None where that does not say. A quota may be less."""
+        said = os.statvfs(self.path.parent)
+        return said.f_bavail * said.f_frsize if said.f_blocks else None
+
     def open_intent(self, intent: Intent) -> Future[bytes | None]:
         """Write down that a serve is about to start. Resolves to None once that is durable, or to the serve id of the
         first serve under this caller and idempotency key, sealed already, if there is one: then nothing was written.

@@ -22,6 +22,7 @@ from mesh.ledger.format import (
     BLUEPRINTS_SINCE,
     GRANTS_SINCE,
     RECIPES_SINCE,
+    ROUTES_SINCE,
     check_format,
     connect,
     primary_code,
@@ -126,6 +127,13 @@ class LedgerReader:
     def settings(self, digest: bytes) -> bytes | None:
         """The settings document with this digest, in canonical CBOR."""
         rows = self._rows("SELECT document FROM settings WHERE digest = ?", (bytes(digest),))
+        return bytes(rows[0][0]) if rows else None
+
+    def route(self, digest: bytes) -> bytes | None:
+        """The document of the route of shards with this digest, in canonical CBOR."""
+        if self._version() < ROUTES_SINCE:
+            return None
+        rows = self._rows("SELECT document FROM routes WHERE digest = ?", (bytes(digest),))
         return bytes(rows[0][0]) if rows else None
 
     def kept(self, serve_id: bytes) -> Kept | None:
