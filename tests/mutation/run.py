@@ -57,7 +57,7 @@ class Room:
 
 SLOW = "--ignore=tests/schema/test_cddl.py --ignore=tests/schema/test_properties.py"
 SCHEMA, REPLAY, GRANT = "tests/schema/test_", "tests/replay/test_", "tests/grant/test_"
-IDENTITY = "tests/identity/test_"
+IDENTITY, RUNTIME = "tests/identity/test_", "tests/runtime/test_"
 ROOMS = {
     room.folder: room
     for room in (
@@ -144,10 +144,34 @@ ROOMS = {
             },
             (f"{GRANT}chain.py {GRANT}caveats.py {GRANT}decision.py {GRANT}text.py {VECTORS}[grant]",),
         ),
+        Room(
+            "mesh/runtime",
+            {
+                **dict.fromkeys(
+                    ("archive", "descriptor", "header", "names"), f"{RUNTIME}hostile.py {RUNTIME}packing.py"
+                ),
+                **dict.fromkeys(("packing", "tree", "unpacking"), f"{RUNTIME}packing.py"),
+                "matrix": f"{RUNTIME}matrix.py",
+                "prompts": f"{RUNTIME}prompts.py",
+                "release": f"{RUNTIME}release.py",
+                "models": "tests/cli/test_candidates.py",
+                "record": "tests/cli/test_runtime_bench.py",
+                **dict.fromkeys(("oci", "catalogue"), "tests/cli/test_runtime.py"),
+            },
+            (
+                f"{RUNTIME}candidate.py {RUNTIME}corpus.py {RUNTIME}release.py",
+                "tests/runtime tests/cli/test_runtime.py",
+            ),
+        ),
     )
 }
 # How many are tried of the rooms that decide about evidence together, and of those that decide what is let in.
-SAMPLES = ((("mesh/schema", "mesh/replay"), 300), (("mesh/grant",), 100), (("mesh/identity",), 60))
+SAMPLES = (
+    (("mesh/schema", "mesh/replay"), 300),
+    (("mesh/grant",), 100),
+    (("mesh/identity",), 60),
+    (("mesh/runtime",), 60),
+)
 # What is imported before pytest starts is not rewritten, and need not be.
 PYTEST = (
     "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning",
