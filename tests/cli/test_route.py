@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.engines import add_engine_flags, spec_of
-from mesh.cli.serve import _backend_spec
+from mesh.cli.serve import backend_spec
 from mesh.cli.specs import VllmSpec
 from mesh.gateway.config import MeshConfig
 from tests.support.vllm_route import MATRIX, Halves, write_halves
@@ -123,4 +123,4 @@ def test_route_is_told_in_flags_and_in_a_file(tmp_path):
     flagged = spec_of(parser.parse_args(["--vllm", "http://127.0.0.1:1", "--weights", str(tmp_path / "m"), "--route"]))
     assert isinstance(flagged, VllmSpec)
     assert flagged.route
-    assert _backend_spec(backend, tmp_path) == flagged
+    assert backend_spec(backend, tmp_path) == flagged
