@@ -54,6 +54,7 @@ def told(url: str, halves: Halves) -> tuple[object, ...]:
     return ("--vllm", url, "--weights", halves.whole, "--dtype", "float32", "--device", "cpu")
 
 
+@pytest.mark.deep
 def test_route_is_looked_at_certified_and_listed(mesh, url, unsplit, halves, tmp_path):
     state = ("--state", tmp_path / "state")
     result = mesh("route", "check", *told(url, halves))
@@ -80,6 +81,7 @@ def test_route_is_looked_at_certified_and_listed(mesh, url, unsplit, halves, tmp
     )
 
 
+@pytest.mark.deep
 def test_route_that_is_not_one_model_is_refused_by_every_reason(mesh, url, halves, reported, tmp_path):
     off = write_halves(tmp_path / "off", off=MATRIX)
     reports = [halves.reports()[0], off.reports()[1] | {"address": "10.211.0.1"}]
