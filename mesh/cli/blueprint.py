@@ -93,7 +93,7 @@ def _add_keys(actions: Any) -> None:
         description="ID is 64 hex digits: of a certificate, a key, a kernel's module or a blueprint, as `inspect` "
         "shows them. A new list holds what the one before it held.",
     )  # fmt: skip
-    revoking.add_argument("ids", nargs="*", metavar="ID", help="of certificates and blueprints that are revoked")
+    revoking.add_argument("ids", nargs="*", metavar="ID", help="what is revoked, 64 hex digits each")
     revoking.add_argument("--key", required=True, type=Path, metavar="FILE", help="the root's secret key")
     revoking.add_argument("--previous", type=Path, metavar="FILE", help="the list before this one")
     revoking.add_argument("--not-after", type=moment, required=True, metavar="TIME", help="nobody trusts it after that")
