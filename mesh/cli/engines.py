@@ -29,8 +29,17 @@ _APPLIES = {
         "eos_id",
         "silent_s",
     ),
-    "vllm": ("slots", "chat_template", "weights", "tokenizer", "model", "dtype", "device", "vllm_key_file"),
-    "vllm_managed": ("slots", "chat_template", "tokenizer", "device", "vllm_executable", "vllm_start_s", "flags"),
+    "vllm": ("slots", "chat_template", "weights", "tokenizer", "model", "dtype", "device", "vllm_key_file", "route"),
+    "vllm_managed": (
+        "slots",
+        "chat_template",
+        "tokenizer",
+        "device",
+        "vllm_executable",
+        "vllm_start_s",
+        "route",
+        "flags",
+    ),
     "runtime": ("models", "vllm_executable"),
 }
 _CHOICES = tuple(dict.fromkeys(flag for flags in _APPLIES.values() for flag in flags))
@@ -50,8 +59,11 @@ def add_trusted_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup)
     parser.add_argument("--blueprint-revoked", type=Path, metavar="FILE", help="the root's list of revocations")
 
 
-def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True, governed: bool = True) -> None:
-    """With `governed` the engine may be started under a blueprint."""
+def add_engine_flags(
+    parser: argparse.ArgumentParser, *, required: bool = True, governed: bool = True, behind_dashes: bool = True
+) -> None:
+    """With `governed` the engine may be started under a blueprint. `behind_dashes`: what follows `--` is for a vLLM
+    server of our own, and not for the command."""
     if governed:
         under = parser.add_argument_group(
             "blueprint", "all settings come from it; --gguf or --vllm-managed then only says where the model is"
@@ -97,7 +109,13 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True, 
     group.add_argument(
         "--vllm-start-s", type=positive, metavar="SECONDS", help="how long our own vLLM server may take to start (1800)"
     )
-    group.add_argument("flags", nargs="*", metavar="-- FLAGS", help="for a vLLM server of our own")
+    group.add_argument(
+        "--route", action="store_true", help="a vLLM server over several hosts, of which each reports what it computes"
+    )
+    if behind_dashes:
+        group.add_argument("flags", nargs="*", metavar="-- FLAGS", help="for a vLLM server of our own")
+    else:
+        parser.set_defaults(flags=[])
     _add_watts(group)
 
 
@@ -177,7 +195,7 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
                 silent_s=args.silent_s,
             )  # fmt: skip
     common = VllmSpec(
-        None, name=args.name, slots=args.slots, chat_template=template, device=args.device,
+        None, name=args.name, slots=args.slots, chat_template=template, device=args.device, route=args.route,
         tokenizer=None if args.tokenizer is None else Path(args.tokenizer),
     )  # fmt: skip
     if kind == "vllm_managed":

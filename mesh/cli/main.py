@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import mesh
 from mesh.cli import (
+    audit,
     blueprint,
     chat,
     conformance,
@@ -25,6 +26,7 @@ from mesh.cli import (
     meter,
     receipts,
     replay,
+    route,
     runtime,
     serve,
     verify,
@@ -42,10 +44,12 @@ COMMANDS = (
     verify,
     disclose,
     replay,
+    audit,
     grant,
     key,
     weights,
     identity,
+    route,
     blueprint,
     runtime,
     launch,

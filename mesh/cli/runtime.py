@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mesh.cli import runtime_bench
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import CANDIDATE_FLAGS, ENGINE_FLAGS, add_candidate_flags
 from mesh.cli.exits import ACCEPTED, REFUSED
@@ -77,7 +78,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     serving.set_defaults(**{flag: None for flag in ("config", *ENGINE_FLAGS) if flag not in CANDIDATE_FLAGS})
     serving.set_defaults(run=run_serving)
 
-    for action in (validating, packing, unpacking, verifying, describing, indexing):
+    benching = runtime_bench.add(actions)
+
+    for action in (validating, packing, unpacking, verifying, describing, indexing, benching):
         action.add_argument("--json", action="store_true", help="print one JSON object")
 
 

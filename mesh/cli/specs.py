@@ -87,6 +87,7 @@ class VllmSpec:
     margins: bool = False
     blueprint: Blueprint | None = None
     gpus: tuple[int | str, ...] | None = None  # this machine's cards that it computes on; None where nobody said
+    route: bool = False  # it computes over several hosts, each of which has to report what
     candidate: CandidateSpec | None = None
     environment: tuple[tuple[str, str], ...] = ()  # for a server of our own, beside what it inherits
 

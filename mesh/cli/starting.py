@@ -174,7 +174,7 @@ async def _start_vllm(spec: VllmSpec, environment: Mapping[str, str]) -> Serving
 
     config = VllmConfig(
         url, recipe_id=spec.name, model=spec.model, weights=spec.weights, tokenizer=spec.tokenizer,
-        chat_template=_template(spec.chat_template), device=spec.device, margins=spec.margins,
+        chat_template=_template(spec.chat_template), device=spec.device, margins=spec.margins, route=spec.route,
         dtype=spec.dtype or told_dtype(spec.flags), key=_key(spec.key_file),
         requantized=quantizes(spec.flags), **_given(slots=spec.slots, start_s=spec.start_s),
         **_of_candidate(spec.candidate),

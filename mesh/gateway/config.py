@@ -238,6 +238,7 @@ class _VllmBackend(_Backend):
     chat_template: _Text | None = None
     device: Literal["cpu", "cuda", "rocm", "xpu", "tpu", "hpu"] | None = None
     gpus: Annotated[list[Gpu], Field(max_length=64)] | None = None  # this machine's cards that it computes on
+    route: bool = False  # it computes over several hosts, each of which has to report what
 
 
 class VllmBackend(_VllmBackend):

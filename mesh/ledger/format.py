@@ -151,10 +151,20 @@ _STEP_4: Step = (
     ),
 )
 
-STEPS: tuple[Step, ...] = (_STEP_1, _STEP_2, _STEP_3, _STEP_4)
+# The documents of routes of shards, in canonical CBOR, by the digest that receipts name them by.
+_STEP_5: Step = (
+    """
+    CREATE TABLE routes (
+        digest BLOB PRIMARY KEY CHECK (length(digest) = 32),
+        document BLOB NOT NULL
+    ) WITHOUT ROWID""",
+)
+
+STEPS: tuple[Step, ...] = (_STEP_1, _STEP_2, _STEP_3, _STEP_4, _STEP_5)
 GRANTS_SINCE = 2  # the format that first had totals
 RECIPES_SINCE = 3  # the one that first had recipes
 BLUEPRINTS_SINCE = 4  # the one that first had blueprints
+ROUTES_SINCE = 5
 
 
 def wal_path(path: Path) -> Path:

@@ -22,6 +22,7 @@ from mesh.ledger.format import (
     BLUEPRINTS_SINCE,
     GRANTS_SINCE,
     RECIPES_SINCE,
+    ROUTES_SINCE,
     check_format,
     connect,
     primary_code,
@@ -128,6 +129,13 @@ class LedgerReader:
         rows = self._rows("SELECT document FROM settings WHERE digest = ?", (bytes(digest),))
         return bytes(rows[0][0]) if rows else None
 
+    def route(self, digest: bytes) -> bytes | None:
+        """The document of the route of shards with this digest, in canonical CBOR."""
+        if self._version() < ROUTES_SINCE:
+            return None
+        rows = self._rows("SELECT document FROM routes WHERE digest = ?", (bytes(digest),))
+        return bytes(rows[0][0]) if rows else None
+
     def kept(self, serve_id: bytes) -> Kept | None:
         rows = self._rows("SELECT payload, output, prompt, until_ns FROM kept WHERE serve_id = ?", (bytes(serve_id),))
         return Kept(*rows[0]) if rows else None
@@ -136,6 +144,17 @@ class LedgerReader:
         """The envelope of the last checkpoint signed."""
         rows = self._rows("SELECT envelope FROM checkpoints ORDER BY number DESC LIMIT 1")
         return bytes(rows[0][0]) if rows else None
+
+    def checkpoints(self, *, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        """The checkpoints with a number above `after`, each with its envelope, in the order in which they were
+        signed."""
+        while rows := self._rows(
+            "SELECT number, envelope FROM checkpoints WHERE number > ? ORDER BY number LIMIT ?",
+            (after, PAGE_RECEIPTS),
+        ):
+            for number, envelope in rows:
+                yield number, bytes(envelope)
+            after = rows[-1][0]
 
     def open_intents(self) -> list[Intent]:
         """The serves that have started and have no receipt yet, in the order in which they started."""

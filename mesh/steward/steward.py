@@ -235,6 +235,7 @@ class Steward:
             request=request_bytes,
             engine=described.block_bytes,
             settings=described.settings_bytes,
+            route=described.route_bytes,
             recipe_id=engine.recipe_id,
             started_ns=started_ns,
             idempotency=idempotency,

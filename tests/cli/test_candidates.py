@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -306,3 +307,53 @@ def test_memory_figures_are_the_kernels(tmp_path: Path) -> None:
     assert envelope.resident_bytes(2**22 + 1) is None
     assert Envelope(1, 0, 0, 1).refusal(None) is None
     assert json.dumps(Envelope(1, 0, 0, 1).refusal(os.getpid()))
+
+
+FAKE = """
+import asyncio, json, os, sys
+sys.path.insert(0, {root!r})
+from tests.support.fake_vllm import running
+at = sys.argv.index
+async def main():
+    with open({seen!r}, "w") as file:
+        json.dump([sys.argv[1:], os.environ.get("VLLM_FROM_CANDIDATE")], file)
+    name = sys.argv[at("--served-model-name") + 1]
+    async with running(port=int(sys.argv[at("--port") + 1]), name=name, root=sys.argv[2], counts_cached=True):
+        await asyncio.get_running_loop().create_future()
+asyncio.run(main())
+"""
+
+
+def test_a_candidate_of_vllm_is_served_as_it_says(tmp_path: Path) -> None:
+    from tests.support.vllm_folder import write_model_folder
+
+    folder, models, value = vllm(
+        tmp_path, arguments=["--max-model-len", "64", "--seed", "42042"], environment={"VLLM_FROM_CANDIDATE": "yes"}
+    )
+    value["serving"].update(max_active_requests=2, max_context_tokens=64)
+    value["container"].update(min_available_gib=0, runtime_min_available_gib=0)
+    artifact = value["artifacts"][0]
+    weights = models / artifact["uri"].removeprefix("hf://").lower().replace("/", "--") / artifact["revision"]
+    write_model_folder(weights)
+    program = tmp_path / "vllm"
+    root = str(Path(__file__).parents[2])
+    program.write_text(f"#!{sys.executable}\n" + FAKE.format(root=root, seen=str(tmp_path / "seen")))
+    program.chmod(0o755)
+    spec = spec_of_candidate(write_candidate(folder, value), models, executable=str(program))
+
+    async def run() -> dict[str, Any]:
+        engine = await start_engine(spec)
+        try:
+            await engine.ready()
+            assert (engine.recipe_id, engine.slots) == (value["id"], 2)
+            told: dict[str, Any] = engine.settings["candidate"]
+            return told
+        finally:
+            await engine.close()
+
+    told = asyncio.run(run())
+    assert (told["id"], told["payload"]) == (value["id"], f"told:{value['engine']['distribution']['payload_id']}")
+    argv, variable = json.loads((tmp_path / "seen").read_bytes())
+    assert argv[:2] == ["serve", str(weights)]
+    assert argv[-4:] == ["--max-model-len", "64", "--seed", "42042"]
+    assert variable == "yes"

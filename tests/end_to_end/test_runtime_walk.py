@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from pathlib import Path
@@ -19,8 +20,8 @@ WALK = [block for block in BLOCKS if "mesh runtime" in block.text or "runtime-an
 @pytest.mark.real_model
 def test_a_candidate_goes_from_its_folder_to_receipts_that_replay(tmp_path: Path) -> None:
     smollm2_path()
-    assert len(WALK) == 3
-    prepared, served, asked = WALK
+    assert len(WALK) == 4
+    prepared, served, asked, benched = WALK
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     env = {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
@@ -41,10 +42,13 @@ def test_a_candidate_goes_from_its_folder_to_receipts_that_replay(tmp_path: Path
         (command,) = commands(served.text.replace("8080", port))
         with serving(command, tmp_path, env, got, served):
             said = typed(asked)
+        measured = typed(benched)
     finally:
         terminal.close()
     code, log = got.served[served]
     assert code in (0, -signal.SIGINT)
     assert "self-check: bit-identical" in log
     assert "claims to give the same again" in said[2].said
-    assert "Verified by decode, prompt: checked, output: matches" in said[-1].said
+    assert re.search("Verified by (prefill|decode), prompt: checked, output: matches", said[-1].said)
+    assert "256 prose x2" in measured[0].said
+    assert "12 receipts" in measured[1].said
