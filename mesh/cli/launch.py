@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mesh.cli import launch_import
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import positive
 from mesh.cli.exits import ACCEPTED, REFUSED
@@ -28,6 +29,7 @@ def add(commands: Any) -> None:
     _plan(actions)
     _pin(actions)
     _config(actions)
+    launch_import.add(actions)
 
 
 def _validate(actions: Any) -> None:
