@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import note
@@ -42,6 +43,7 @@ async def assembled(
     *,
     meter: MeterSpec = NO_METER,
     keep_ns: int | None = None,
+    launches: Sequence[Path | None] = (),
     note: Callable[[str], None] = note,
 ) -> AsyncIterator[Assembly]:
     """A steward with its ledger, meters and running engines. The ledger opens before an engine loads, so that a
@@ -49,6 +51,7 @@ async def assembled(
     engines are made from is looked at before the state is, so that a mistyped name leaves no new key behind."""
     for spec in specs:
         check_files(spec)
+    digests = [None if path is None else launch_digest(path) for path in launches]
     begins_again = state.begins_again
     key = state.own_key()
     with Ledger.open(state.ledger, steward=key.public) as ledger:
@@ -76,8 +79,25 @@ async def assembled(
             metering = Metering(opened.meters)
             running.callback(metering.close)
             metering.start()
-            steward = Steward(key=key, ledger=ledger, metering=metering, keep_ns=keep_ns)
+            steward = Steward(
+                key=key,
+                ledger=ledger,
+                metering=metering,
+                keep_ns=keep_ns,
+                launches={
+                    engine.recipe_id: digest
+                    for engine, digest in zip(engines, digests, strict=False)
+                    if digest is not None
+                },
+            )
             recovered = await steward.recover()
             await steward.checkpoint()
             running.push_async_callback(steward.close)
             yield Assembly(engines, steward, recovered, opened.notes)
+
+
+def launch_digest(path: Path) -> bytes:
+    """Of a launch record, once it was checked. Raises OSError, EnvelopeError."""
+    from mesh.launch.record import load_record
+
+    return bytes(load_record(path).digest)

@@ -93,10 +93,13 @@ def run_serve(args: argparse.Namespace) -> int:
 async def _serve(args: argparse.Namespace, config: Loaded, file: RecipeFile, ledger: RunLedger) -> dict[str, Any]:
     from mesh.launch.launching import Launch
     from mesh.launch.plan import Options
+    from mesh.launch.record import keep, make_record
     from mesh.launch.selection import choose
     from mesh.launch.ssh import Hosts
+    from mesh.steward import keys
 
     chosen = choose(config.config, file.recipe, wish_of(args))
+    key = keys.load_or_create(ledgers(config) / "key")
     running = ledger.open_run()
     if running is not None:
         raise LaunchError(f"recipe {file.name}: run {running.id} is open; stop it, or see `mesh launch status`")
@@ -107,7 +110,11 @@ async def _serve(args: argparse.Namespace, config: Loaded, file: RecipeFile, led
             options=Options(args.mirror, args.hf_cache, args.stage, args.clear), ready_s=float(args.ready_s),
         )  # fmt: skip
         plan = await launch.prepare()
-        await launch.start(plan)
+        record = make_record(
+            plan, config, launch.facts, model=launch.expected_model, launched_ns=time.time_ns(), key=key
+        )
+        path = keep(ledger.folder / run, record, plan, config, launch.facts)
+        await launch.start(plan, record)
         nodes = {node.name: f"{node.ssh_ip}:{launch.port}" for node in chosen.nodes}
         return {
             "run": run,
@@ -115,6 +122,8 @@ async def _serve(args: argparse.Namespace, config: Loaded, file: RecipeFile, led
             "model": launch.expected_model,
             "nodes": nodes,
             "processes": await launch.processes(),
+            "launch_digest": record.digest.text,
+            "record": str(path),
         }
 
 
@@ -163,15 +172,30 @@ def run_status(args: argparse.Namespace) -> int:
         run = ledger_of(name, config).open_run() or runs[-1]
         status = asyncio.run(status_of(run, login_of(config)))
         good = good and status.state in ("up", "starting", "stopped")
-        told.append(_told(name, run, status, len(runs)))
+        drift = _drift(name, run, config)
+        told.append({**_told(name, run, status, len(runs)), "drift": drift})
         if not args.json:
             say(f"{name}: {status.state}: {status.why} (run {run.id}, {len(runs)} in all)")
+            for line in drift:
+                say(f"  drift: {line}")
             for one in status.seen:
                 model = "" if one.model is None else f", model {one.model}"
                 say(f"  {one.node}: process {one.process}, port {one.port}{model}; {one.detail}")
     if args.json:
         emit({"recipes": told})
     return ACCEPTED if good else REFUSED
+
+
+def _drift(name: str, run: Run, config: Loaded) -> list[str]:
+    """What of the recipe's file is no longer as it was launched."""
+    try:
+        file = recipe_at(name, config)
+    except (UsageError, OSError) as e:
+        return [f"the recipe cannot be read: {e}"]
+    launched = str(run.opened.get("recipe_sha256"))
+    if file.digest == launched:
+        return []
+    return [f"recipe.toml is {file.digest[:12]}, what was launched is {launched[:12]}"]
 
 
 def _told(name: str, run: Run, status: Status, count: int) -> dict[str, Any]:

@@ -69,6 +69,9 @@ def add(commands: Any) -> None:
         "--issuer", action="append", metavar="KEY|FILE", help="take grants of this key, or of those in a trust file"
     )
     parser.add_argument("--revoked", type=Path, metavar="FILE", help="block ids, of which no grant may hold one")
+    parser.add_argument(
+        "--launch-record", type=Path, metavar="FILE", help="the record of how the engine was launched, for its receipts"
+    )
     parser.add_argument("--log", choices=FORMATS, default="text", help="lines on stderr for people (text), or JSON")
     parser.add_argument("--check", action="store_true", help="say what would run and what is wrong, and start nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object once it serves, or of the check")
@@ -97,6 +100,7 @@ class _Plan:
     routes: list[Route]
     origins: list[str]
     granted: Granted
+    launches: list[Path | None]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -161,9 +165,22 @@ def _plan(args: argparse.Namespace) -> _Plan:
         spec = with_gpus(spec_of(args), args.gpus)
         meter = flagged(args, cpu_watts_u=args.cpu_watts, calibration=args.cpu_calibration)
         granted = Granted(tuple(args.issuer or ()), args.revoked)
-        return _Plan(state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns, [], [], granted)
+        return _Plan(
+            state_of(args),
+            [spec],
+            meter,
+            _overridden(GatewayConfig(), args),
+            [],
+            keep_ns,
+            [],
+            [],
+            granted,
+            [args.launch_record],
+        )
     given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]
-    given += [flag for flag in ("keep_days", "issuer", "revoked", *FLAGS) if getattr(args, flag) is not None]
+    given += [
+        flag for flag in ("keep_days", "issuer", "revoked", "launch_record", *FLAGS) if getattr(args, flag) is not None
+    ]
     if given:
         names = ", ".join(map(spelled, given))
         raise UsageError(f"--config says which engine, meter and disclosures; {names} does not go with it")
@@ -175,6 +192,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
         state, specs, configured(config.meter, base), _overridden(config.gateway, args), config.auth.keys,
         config.disclosures.keep_ns, [Route(tuple(backend.aliases), backend.queue) for backend in config.backend],
         config.cors.origins, _granted(config.grants, base),
+        [None if backend.launch_record is None else base / backend.launch_record for backend in config.backend],
     )  # fmt: skip
 
 
@@ -254,7 +272,9 @@ async def _serve_on(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
-    async with assembled(plan.state, plan.specs, meter=plan.meter, keep_ns=plan.keep_ns, note=note) as mesh:
+    async with assembled(
+        plan.state, plan.specs, meter=plan.meter, keep_ns=plan.keep_ns, launches=plan.launches, note=note
+    ) as mesh:
         gateway = Gateway(
             mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, authenticators=authenticators,
             routes=plan.routes, origins=plan.origins,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -257,6 +258,19 @@ def placeholder_step(node: Node, mount: Mount, cache: str, inside: str) -> Step:
         f'[ -d "$s" ] || {{ echo {hint} >&2; exit 1; }}; echo {shlex.quote(inside)}"${{s#"$c"}}"'
     )
     return Step(node.name, f"placeholder {mount.container}", command)
+
+
+def record_path(run: str) -> str:
+    return f"~/.mesh/{run}/launch.record"
+
+
+def record_step(node: Node, run: str, data: bytes) -> Step:
+    """Put the signed launch record where the run's logs are."""
+    text = base64.b64encode(data).decode("ascii")
+    folder = at_home(f"~/.mesh/{run}")
+    return Step(
+        node.name, "launch record", f"mkdir -p {folder} && printf %s {text} | base64 -d >{at_home(record_path(run))}"
+    )
 
 
 def image_step(node: Node, image: str) -> Step:

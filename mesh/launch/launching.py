@@ -19,6 +19,7 @@ from mesh.launch.commands import (
     log_path,
     placeholder_step,
     program_step,
+    record_step,
 )
 from mesh.launch.comparing import check_ranks
 from mesh.launch.config import LaunchConfig
@@ -26,6 +27,7 @@ from mesh.launch.looking import marked_step, port_step, ready, session_step, tai
 from mesh.launch.plan import Options, Plan, make_plan, model_cache
 from mesh.launch.ranks import CACHE_IN_CONTAINER
 from mesh.launch.recipe import RecipeFile
+from mesh.launch.record import LaunchRecord
 from mesh.launch.run_ledger import RunLedger
 from mesh.launch.selection import Chosen
 from mesh.launch.ssh import Done, Hosts
@@ -168,19 +170,23 @@ class Launch:
         if failed:
             raise _failed(phase, failed)
 
-    async def start(self, plan: Plan, record: str | None = None) -> None:
-        """Open the run, start every rank, wait until it serves. `record` is the launch record's digest. Raises
-        NodeFailed, LaunchError; the run is then stopped again, and closed where that was verified."""
+    async def start(self, plan: Plan, record: LaunchRecord | None = None) -> None:
+        """Open the run, start every rank, wait until it serves. `record` is first put beside each rank's log, where an
+        engine finds it that names it in its receipts. Raises NodeFailed, LaunchError; the run is then stopped again,
+        and closed where that was verified."""
         self.ledger.append(
             {
                 "event": "opened", "run": self.run, "at_ns": self.now_ns(), "cluster": self.chosen.cluster.name,
-                "recipe": self.file.name, "recipe_sha256": self.file.digest, "record": record, "port": self.port,
+                "recipe": self.file.name, "recipe_sha256": self.file.digest, "port": self.port,
+                "record": None if record is None else record.digest.text,
                 "deploy": self.file.recipe.deploy, "engine": self.file.recipe.engine, "model": self.expected_model,
                 "nodes": [node.model_dump(mode="json", exclude_none=True) for node in self.chosen.nodes],
             }
         )  # fmt: skip
         self.note(f"run {self.run} is open")
         try:
+            if record is not None:
+                await self._steps([record_step(node, self.run, record.data) for node in self.chosen.nodes], "record")
             await self._steps(plan.phases["start"], "start")
             self.note(f"started; waiting for {self.expected_model} on port {self.port}")
             await self._until_ready()

@@ -21,7 +21,8 @@ class Described:
     settings_bytes: bytes
 
 
-def describe(engine: ServingEngine, *, deterministic: bool) -> Described:
+def describe(engine: ServingEngine, *, deterministic: bool, launch: bytes | None = None) -> Described:
+    """`launch` is the digest of the record of how the engine was launched, where there is one."""
     settings = dict(engine.settings)
     identity = identity_of(engine)
     artifact, recipe = (None, None) if identity is None else map(bytes.fromhex, identity.fingerprint.key)
@@ -36,5 +37,6 @@ def describe(engine: ServingEngine, *, deterministic: bool) -> Described:
         template_digest=engine.template_digest,
         model_artifact_digest=artifact,
         runtime_recipe_digest=recipe,
+        launch_digest=launch,
     )
     return Described(block, block.to_cbor(), settings, encode(settings))
