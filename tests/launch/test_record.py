@@ -7,6 +7,8 @@ from pathlib import Path
 import cbor2
 import pytest
 
+from mesh.cli.assembly import launch_digest
+from mesh.engine.reference import ReferenceEngine
 from mesh.errors import EnvelopeError, HeaderError, PayloadError, SignatureError, UntrustedSteward
 from mesh.launch.config import load_config
 from mesh.launch.plan import Plan, make_plan
@@ -15,6 +17,7 @@ from mesh.launch.selection import Wish, choose
 from mesh.schema import canonical, cose
 from mesh.schema.envelope import SigningKey
 from mesh.schema.ids import ContentId, steward_text
+from mesh.steward.described import describe
 from tests.launch.recipes import CLUSTERS, COMMIT, DIGEST, PINNED, recipe_file
 
 KEY = SigningKey(b"\x07" * 32)
@@ -110,3 +113,16 @@ def test_record_is_kept_with_the_bytes_that_it_names(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "recipe.toml").read_bytes() == plan.file.data
     assert (tmp_path / "run" / "config-0.toml").read_text() == CLUSTERS
     assert (tmp_path / "run" / "weights-a.txt").read_text() == "aa x"
+
+
+def test_receipts_of_an_engine_name_the_record_that_its_gateway_was_given(tmp_path: Path) -> None:
+    record, _ = made(tmp_path)
+    path = tmp_path / "launch.record"
+    path.write_bytes(record.data)
+    digest = launch_digest(path)
+    block = describe(ReferenceEngine("reference"), deterministic=True, launch=digest).block
+    assert block.launch_digest == record.digest
+    assert describe(ReferenceEngine("reference"), deterministic=True).block.launch_digest is None
+    path.write_bytes(record.data[:-1] + b"\x00")
+    with pytest.raises(EnvelopeError):
+        launch_digest(path)

@@ -69,6 +69,7 @@ def test_launch_is_ready_when_it_answers_and_stopped_when_nothing_is_left(one: S
 def test_receipts_lead_to_the_record_of_the_launch_and_drift_is_shown(one: Site) -> None:
     from mesh.launch.record import load_record
     from mesh.ledger.reader import LedgerReader
+    from mesh.schema.envelope import RECEIPT_TYPE, verify
 
     one.reference()
     told = json.loads(one.mesh("serve", "ref", "--json").stdout)
@@ -79,8 +80,8 @@ def test_receipts_lead_to_the_record_of_the_launch_and_drift_is_shown(one: Site)
     assert one.mesh("stop", "ref").returncode == 0
     record = load_record(one.folder / told["record"])
     with LedgerReader.open(one.folder / "state-ref" / "ledger.sqlite") as reader:
-        (stored,) = reader.receipts(limit=1)  # of the completion by which it was seen to be ready
-    assert stored.value.engine.launch_digest == record.digest
+        (entry,) = reader.receipts(limit=1)  # of the completion by which it was seen to be ready
+    assert verify(entry.envelope, RECEIPT_TYPE, {reader.steward}).value.engine.launch_digest == record.digest
     assert record.digest.text == told["launch_digest"]
     assert "# another word" not in (one.folder / told["record"]).with_name("recipe.toml").read_text()
     assert record.fields["ranks"][0]["argv"][-2:] == ["--state", f"{one.folder}/state-ref"]
