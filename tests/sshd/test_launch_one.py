@@ -81,7 +81,7 @@ def test_receipts_lead_to_the_record_of_the_launch_and_drift_is_shown(one: Site)
     record = load_record(one.folder / told["record"])
     with LedgerReader.open(one.folder / "state-ref" / "ledger.sqlite") as reader:
         (entry,) = reader.receipts(limit=1)  # of the completion by which it was seen to be ready
-    assert verify(entry.envelope, RECEIPT_TYPE, {reader.steward}).value.engine.launch_digest == record.digest
+    assert verify(entry.envelope, RECEIPT_TYPE, {reader.steward()}).value.engine.launch_digest == record.digest
     assert record.digest.text == told["launch_digest"]
     assert "# another word" not in (one.folder / told["record"]).with_name("recipe.toml").read_text()
     assert record.fields["ranks"][0]["argv"][-2:] == ["--state", f"{one.folder}/state-ref"]
@@ -150,7 +150,7 @@ def test_port_that_is_taken_is_no_place_for_an_engine(one: Site) -> None:
     assert not (one.folder / "launches" / "ref" / "runs.jsonl").exists()
 
 
-@pytest.mark.parametrize("after", ["prepare", "hooks", "is open", "waiting for", "not ready yet: /readyz"])
+@pytest.mark.parametrize("after", ["look", "hooks", "is open", "waiting for", "not ready yet: /readyz"])
 def test_launcher_killed_in_the_middle_leaves_a_ledger_that_is_right(one: Site, after: str) -> None:
     """Killed as soon as it says so. Whether it came further by then or not: what the ledger has open is what can be
     found and stopped, and what it has not is not there."""
@@ -167,7 +167,7 @@ def test_launcher_killed_in_the_middle_leaves_a_ledger_that_is_right(one: Site, 
         process.send_signal(signal.SIGKILL)
     path = one.folder / "launches" / "slow" / "runs.jsonl"
     if not path.exists():
-        assert after in ("prepare", "hooks")
+        assert after in ("look", "hooks")
         return
     run = opened(one, "slow")
     status = one.status("slow")
