@@ -288,7 +288,8 @@ def test_readme_has_no_block_that_nobody_runs() -> None:
             case "python":
                 assert block.mark == "", block
             case "toml":
-                assert block.mark.removeprefix("appended to ").startswith(("mesh.toml", "launch.toml", "recipe.toml")), block
+                files = ("mesh.toml", "launch.toml", "recipe.toml")
+                assert block.mark.removeprefix("appended to ").startswith(files), block
             case "text":
                 assert SHOWN[block] in TYPED, block
             case _:
