@@ -81,7 +81,8 @@ def test_receipts_lead_to_the_record_of_the_launch_and_drift_is_shown(one: Site)
     record = load_record(one.folder / told["record"])
     with LedgerReader.open(one.folder / "state-ref" / "ledger.sqlite") as reader:
         (entry,) = reader.receipts(limit=1)  # of the completion by which it was seen to be ready
-    assert verify(entry.envelope, RECEIPT_TYPE, {reader.steward()}).value.engine.launch_digest == record.digest
+        receipt = verify(entry.envelope, RECEIPT_TYPE, {reader.steward()}).value
+    assert receipt.engine.launch_digest == record.digest
     assert record.digest.text == told["launch_digest"]
     assert "# another word" not in (one.folder / told["record"]).with_name("recipe.toml").read_text()
     assert record.fields["ranks"][0]["argv"][-2:] == ["--state", f"{one.folder}/state-ref"]
