@@ -76,14 +76,11 @@ class HandMeter:
         self.closed = True
 
 
-_MS = 10**6
-
-
-def recorded_gpu(clock: Clock, *, modelled: bool, resolution_ns: int = _MS) -> RecordedMeter:
+def recorded_gpu(clock: Clock, *, modelled: bool, resolution_ns: int = MS) -> RecordedMeter:
     """100 mJ in every 10 ms, for 10 seconds."""
     head: list[dict[str, Any]] = [
         {"v": FORMAT},
         {"domain": "gpu0", "method": "log", "resolution_ns": resolution_ns, "modelled": modelled, "engines": ["m"]},
     ]
-    rows = [{"at_ns": n * 10 * _MS, "domain": "gpu0", "uj": n * 100_000} for n in range(1000)]
+    rows = [{"at_ns": n * 10 * MS, "domain": "gpu0", "uj": n * 100_000} for n in range(1000)]
     return RecordedMeter(parse_log("\n".join(map(json.dumps, head + rows)).encode()), monotonic_ns=clock)
