@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from typing import TYPE_CHECKING
@@ -38,7 +39,8 @@ DYING = "import sys; print('no such model file', file=sys.stderr); sys.exit(3)\n
 def gone(one: Site, run: str) -> bool:
     from tests.sshd.hosts import listening, marked
 
-    session = subprocess.run(["tmux", "-L", f"mesh-{run}", "has-session"], capture_output=True, check=False)
+    env = {**os.environ, "TMUX_TMPDIR": str(one.sshds[0].folder)}
+    session = subprocess.run(["tmux", "-L", f"mesh-{run}", "has-session"], capture_output=True, check=False, env=env)
     return not marked(run) and not listening(one.port) and session.returncode != 0
 
 
