@@ -73,7 +73,11 @@ def _kill(pid: int) -> None:
 
 def descendants(pid: int) -> list[int]:
     found = []
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:  # it has ended since its parent named it
+        return []
+    for child in children:
         found += [int(child), *descendants(int(child))]
     return found
 
