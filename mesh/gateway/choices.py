@@ -95,7 +95,8 @@ class Serve:
         """The next part of a choice, empty after `timeout_s`; None at the end, also that of the patience with an engine
         that was called off."""
         part = await choice.sink.take(min(timeout_s, self.patience_s))
-        return None if part == Part("", []) and self.patience_s == 0 else part
+        over = part is not None and not part.text and not part.entries and self.patience_s == 0
+        return None if over else part
 
     def following(self) -> Choice | None:
         """The next choice to begin; None where all have."""
