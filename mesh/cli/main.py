@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import mesh
 from mesh.cli import (
+    blueprint,
     chat,
     conformance,
     demo,
@@ -24,6 +25,7 @@ from mesh.cli import (
     meter,
     receipts,
     replay,
+    route,
     runtime,
     serve,
     verify,
@@ -45,6 +47,8 @@ COMMANDS = (
     key,
     weights,
     identity,
+    route,
+    blueprint,
     runtime,
     launch,
     meter,

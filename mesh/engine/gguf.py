@@ -18,11 +18,21 @@ from mesh.engine import gguf_frames as frames
 from mesh.engine.gguf_described import LOADING_S, GgufConfig, SelfCheck, backend_id, check_tokenizer, weights_changed
 from mesh.engine.gguf_identity import gguf_identity
 from mesh.engine.gguf_process import ChildProcess, Message, restart_delay_s
-from mesh.engine.gguf_running import Running, decide_message, fault_of, refusal_of, serve_message
+from mesh.engine.gguf_running import (
+    Nobody,
+    Running,
+    Serves,
+    check_message,
+    decide_message,
+    fault_of,
+    refusal_of,
+    serve_message,
+    unchecked_of,
+)
 from mesh.engine.gguf_texts import Texts
 from mesh.engine.gguf_watch import PING, SERVES, TEXTS, Watch
 from mesh.engine.grammars import Grammars
-from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, scores_wanted
+from mesh.engine.protocol import MAX_SCORES, CheckResult, Served, TokenSink, scores_wanted
 from mesh.engine.same import check_same
 from mesh.engine.template_process import TemplateProcess, render_chat
 from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, IdentityChanged, WeightsChanged
@@ -61,7 +71,7 @@ class GgufEngine:
     self_check: SelfCheck
 
     def __init__(self, config: GgufConfig, *, random: Callable[[int], bytes] = os.urandom) -> None:
-        self.recipe_id = config.recipe_id
+        self.recipe_id, self.blueprint_id = config.recipe_id, config.blueprint_id
         self._config, self._random = config, random
         self._model: GgufModel
         self._weights: Weights
@@ -77,7 +87,7 @@ class GgufEngine:
         self._restarting: asyncio.Task[None] | None = None
         self._restart_at = 0.0  # monotonic seconds
         self._failures = 0  # since a serve last ended well
-        self._running: dict[int, Running] = {}
+        self._serves = Serves()
         self._texts = Texts()
         self._numbered = 0
         self._grammars = Grammars()
@@ -114,6 +124,8 @@ class GgufEngine:
     async def ready(self) -> None:
         if not self._up.is_set():
             raise self._unavailable()
+        if self._config.guard is not None and (why := self._config.guard(self.pid)) is not None:
+            raise EngineUnavailable(f"gguf engine: {why}")
         changed = await asyncio.to_thread(self._weights.changed)
         if changed is not None:
             raise weights_changed(changed)
@@ -138,7 +150,8 @@ class GgufEngine:
     async def serve(self, request: ServeRequest, prompt: Sequence[int], sink: TokenSink) -> Served:
         self._check(request, prompt, decision=False)
         message = serve_message(request, prompt, scores_wanted(sink), self._grammars.text(request.sampling.grammar))
-        return await self._run(message, len(prompt), 0, sink)
+        running = self._new(sink)
+        return running.served(await self._run(message, running), len(prompt), self)
 
     async def decide(
         self, request: ServeRequest, prompt: Sequence[int], options: Sequence[Sequence[int]], sink: TokenSink
@@ -147,37 +160,39 @@ class GgufEngine:
         self._check(request, payload, decision=True)
         if not prompt or not options or not all(options):
             raise EngineFailed("gguf engine: a decision needs a prompt and options, none of them empty")
-        return await self._run(decide_message(request, prompt, options), len(payload), len(options), sink)
+        running = self._new(sink, options=len(options))
+        finish = await self._run(decide_message(request, prompt, options), running)
+        return running.served(finish, len(payload), self)
 
-    async def _run(self, message: Message, tokens_in: int, options: int, sink: TokenSink) -> Served:
+    def undecidable(self, request: ServeRequest) -> str | None:
+        if request.decision is not None:
+            return "a typed decision commits to no output"
+        return None if self.self_check.width else "no batch of an output gives the bits of decoding it"
+
+    async def check(
+        self, request: ServeRequest, prompt: Sequence[int], output: Sequence[int], *, cut: bool = False
+    ) -> CheckResult:
+        self._check(request, prompt, decision=False)
+        unfit = unchecked_of(prompt, output, len(self._pieces), self.context_tokens)
+        if unfit is not None:
+            return CheckResult("undecided", reason=unfit)
+        if cut and not output:
+            return CheckResult("agreed")
+        grammar = self._grammars.text(request.sampling.grammar)
+        running = self._new(Nobody(), known=len(output))
+        await self._run(check_message(request, prompt, output, grammar, cut=cut), running)
+        return running.result(self.undecidable(request))
+
+    def _new(self, sink: TokenSink, *, options: int = 0, known: int = 0) -> Running:
+        return Running(sink, len(self._pieces), asyncio.get_running_loop().create_future(), options, known)
+
+    async def _run(self, message: Message, running: Running) -> str:
         child = self._child
         if child is None or not self._up.is_set():
             raise self._unavailable()
-        running = Running(sink, len(self._pieces), asyncio.get_running_loop().create_future(), options)
-        if sink.cancelled.is_set():
-            return running.served("cancelled", tokens_in, self)
-        number = self._number()
-        self._running[number] = running
-        self._watch.owe(SERVES)
-        child.send({**message, "serve": number})
-        cancelled: asyncio.Future[Any] = asyncio.ensure_future(sink.cancelled.wait())
-        endings: set[asyncio.Future[Any]] = {running.done, cancelled}
-        try:
-            await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
-            if not running.done.done():
-                child.send({"op": "cancel", "serve": number})
-            finish = await running.done
-        finally:
-            cancelled.cancel()
-            del self._running[number]
-            if not self._running:
-                self._watch.settle(SERVES)
-            # where this task was cancelled or its sink failed the child need not go on
-            done = running.done
-            if not done.done() or done.cancelled() or done.exception() is not None:
-                child.send({"op": "cancel", "serve": number})
+        finish = await self._serves.run(child, self._watch, self._number(), message, running)
         self._failures = 0
-        return running.served(finish, tokens_in, self)
+        return finish
 
     async def close(self) -> None:
         self._closed = True
@@ -234,7 +249,7 @@ class GgufEngine:
         """Start a child and wait until it measured its model."""
         self._loaded = asyncio.get_running_loop().create_future()
         try:
-            child = self._child = await ChildProcess.start(self._on_message, self._on_end)
+            child = self._child = await ChildProcess.start(self._on_message, self._on_end, env=self._config.environment)
             self._watch = Watch(
                 max(LOADING_S, self._config.silent_s),
                 hung=lambda how: child.kill(EngineFailed(f"engine process: {how}")),
@@ -261,7 +276,9 @@ class GgufEngine:
         )  # fmt: skip
         check_same("gguf engine", held_to, identity)
         slots, results = loaded["slots"], loaded["check"]
-        self.self_check = SelfCheck({name: None if at == -1 else at for name, at in results.items()}, slots > 1)
+        self.self_check = SelfCheck(
+            {name: None if at == -1 else at for name, at in results.items()}, slots > 1, loaded["width"]
+        )
         self._pieces = tuple(loaded["pieces"])
         self.template_digest, self.backend_id, self.identity = template, backend, identity
         self.tool_form = None if self._template is None else self._template.tool_form
@@ -343,25 +360,11 @@ class GgufEngine:
 
     def _on_message(self, message: Message) -> None:
         match message["op"]:
-            case "step":
+            case "step" | "alive" | "decided" | "checked" | "done" | "failed":
                 self._watch.sign(SERVES)
-                for serve, token, margin, scores in frames.unpack_step(message["tokens"]):
-                    if (running := self._running.get(serve)) is not None:
-                        running.take(token, margin, scores)
-            case "alive":
-                self._watch.sign(SERVES)
+                self._serves.take(message)
             case "pong":
                 self._watch.settle(PING)
-            case "decided":
-                self._watch.sign(SERVES)
-                if (running := self._running.get(message["serve"])) is not None:
-                    running.decide(frames.unpack_logprobs(message["logprobs"]))
-            case "done":
-                if message["finish"] not in frames.FINISHES:
-                    raise EngineFailed("engine pipe: done.finish is none that a child may report")
-                self._end(message["serve"], message["finish"])
-            case "failed":
-                self._end(message["serve"], EngineFailed(f"gguf engine: {message['reason']}"))
             case "encoded":
                 self._answer(message["call"], frames.unpack_encoded(message["ids"]))
             case "refused":
@@ -372,19 +375,12 @@ class GgufEngine:
                     raise EngineFailed("engine pipe: loaded twice")
                 self._loaded.set_result(message)
 
-    def _end(self, serve: int, ending: str | EngineError) -> None:
-        self._watch.sign(SERVES)
-        if (running := self._running.get(serve)) is not None:
-            running.end(ending)
-
     def _answer(self, call: int, answer: list[int] | EngineError) -> None:
         self._watch.sign(TEXTS)
         self._texts.answer(call, answer)
 
     def _fail_all(self, reason: EngineError) -> None:
-        for running in self._running.values():
-            if not running.done.done():
-                running.done.set_exception(type(reason)(str(reason)))
+        self._serves.fail(reason)
         self._texts.fail(reason)
 
     # --- one serve

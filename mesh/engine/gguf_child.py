@@ -70,7 +70,7 @@ class Child:
                     elif message["op"] == "encode":
                         self._texts.put(message)
                     else:
-                        if message["op"] in ("serve", "decide"):
+                        if message["op"] in ("serve", "decide", "check"):
                             with self._serves_lock:
                                 self._known.add(message["serve"])
                         self._orders.put(message)
@@ -92,7 +92,8 @@ class Child:
         try:
             import xllamacpp
 
-            from mesh.engine import gguf_abi, gguf_decisions, gguf_model, gguf_selfcheck, gguf_slots
+            from mesh.engine import gguf_abi, gguf_checks, gguf_decisions, gguf_model, gguf_selfcheck, gguf_slots
+            from mesh.engine.gguf_order import Vocabulary
         except ImportError as e:
             raise EngineUnsupported(f"gguf engine: {e}: install the extra `gguf`") from None
         version = importlib.metadata.version("xllamacpp")
@@ -110,26 +111,31 @@ class Child:
         pieces = [model.piece(i) for i in range(model.vocab_tokens)]
         measured = gguf_selfcheck.measure(model)
         count = settings.slots if measured.identical or load["together_always"] else 1
-        ends, cancelled = model.end_ids(), self._cancelled.__contains__
-        slots = gguf_slots.Slots(model, count=count, pieces=pieces, ends=ends, cancelled=cancelled)
-        decisions = gguf_decisions.Decisions(model, ends=ends, cancelled=cancelled)
+        vocabulary, cancelled = Vocabulary(pieces, model.end_ids()), self._cancelled.__contains__
+        slots = gguf_slots.Slots(model, count=count, vocabulary=vocabulary, cancelled=cancelled)
+        decisions = gguf_decisions.Decisions(model, ends=vocabulary.ends, cancelled=cancelled)
+        checks = gguf_checks.Checks(model, measured, vocabulary=vocabulary, cancelled=cancelled, **load["checks"])
         self._send({
             "op": "loaded", "version": version, "library": _digest(shared_object), "pieces": pieces,
             "bos": model.piece(model.bos, special=True) if model.bos >= 0 else b"",
             "eos": model.piece(model.eos, special=True) if model.eos >= 0 else b"",
             "add_bos": model.add_bos, "slots": count, "token_cpu_ns": measured.token_cpu_ns,
+            "width": max(measured.widths, default=0),
             # CBOR has no null here: an agreement is -1
             "check": {name: -1 if at is None else at for name, at in measured.results.items()},
         })  # fmt: skip
         threading.Thread(target=self._tokenize, args=(model,), daemon=True).start()
         while True:
-            while not (slots.busy or decisions.busy) or not self._orders.empty():
+            while not (slots.busy or decisions.busy or checks.busy) or not self._orders.empty():
                 message = self._orders.get()
-                if message["op"] == "decide":
-                    decisions.add(_question(message))
-                else:
-                    slots.add(_order(message))
-            step, answers = slots.step(), decisions.step()
+                match message["op"]:
+                    case "decide":
+                        decisions.add(_question(message))
+                    case "check":
+                        checks.add(_known(message))
+                    case _:
+                        slots.add(_order(message))
+            step, answers, checked = slots.step(), decisions.step(), checks.step()
             if step.tokens:
                 self._send({
                     "op": "step",
@@ -146,18 +152,18 @@ class Child:
             for serve, reason in step.failed:
                 self._forget(serve)
                 self._send({"op": "failed", "serve": serve, "reason": reason})
-            self._tell(answers)
-
-    def _tell(self, answers: Any) -> None:
-        for serve, logprobs in answers.decided:
-            self._forget(serve)
-            self._send({"op": "decided", "serve": serve, "logprobs": frames.pack_logprobs(logprobs)})
-        for serve in answers.cancelled:
-            self._forget(serve)
-            self._send({"op": "done", "serve": serve, "finish": "cancelled"})
-        for serve, reason in answers.failed:
-            self._forget(serve)
-            self._send({"op": "failed", "serve": serve, "reason": reason})
+            for serve, logprobs in answers.decided:
+                self._forget(serve)
+                self._send({"op": "decided", "serve": serve, "logprobs": frames.pack_logprobs(logprobs)})
+            for serve, result in checked.found:
+                self._forget(serve)
+                self._send({"op": "checked", "serve": serve, **frames.pack_check(result)})
+            for serve in (*answers.cancelled, *checked.cancelled):
+                self._forget(serve)
+                self._send({"op": "done", "serve": serve, "finish": "cancelled"})
+            for serve, reason in (*answers.failed, *checked.failed):
+                self._forget(serve)
+                self._send({"op": "failed", "serve": serve, "reason": reason})
 
     def _forget(self, serve: int) -> None:
         with self._serves_lock:
@@ -179,10 +185,10 @@ class Child:
 
 def _order(message: dict[str, Any]) -> Any:
     from mesh.engine.gguf_model import SamplingPlan
-    from mesh.engine.gguf_slots import Order
+    from mesh.engine.gguf_order import Order
     from mesh.schema.request import unpack_ids
 
-    if message["op"] != "serve":
+    if message["op"] not in ("serve", "check"):
         raise EngineFailed(f"engine pipe: a second {message['op']}")
     sampling = message["sampling"]
     plan = SamplingPlan(
@@ -196,6 +202,13 @@ def _order(message: dict[str, Any]) -> Any:
         stop_ids=frozenset(sampling["stop_ids"]), ignore_eos=sampling["ignore_eos"],
         scores=None if message["scores"] < 0 else message["scores"],
     )  # fmt: skip
+
+
+def _known(message: dict[str, Any]) -> Any:
+    from mesh.engine.gguf_checks import Known
+    from mesh.schema.request import unpack_ids
+
+    return Known(_order(message), tuple(unpack_ids(message["output"])), message["cut"])
 
 
 def _question(message: dict[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,10 +19,14 @@ from mesh.schema.outcome import Fidelity
 DEFAULT_CONTEXT_TOKENS: Final = 4096
 LOADING_S: Final = 120.0  # that a child which loads its model may leave a ping unanswered
 _SLOWER: Final = 4  # times that a token may take longer in a late batch, or in company, than when it was measured
+_MEASURED_TOKENS: Final = 512  # more than a self-check runs through without a word
 _PRE, _EOS = "tokenizer.ggml.pre", "tokenizer.ggml.eos_token_id"
 # The wheel's kernels are compiled for one instruction set and do not look at the machine.
 _ISA: Final = {"x86_64": "x86_64-avx2", "amd64": "x86_64-avx2", "aarch64": "aarch64-neon", "arm64": "aarch64-neon"}
 _KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+
+
+Guard = Callable[[int | None], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +35,13 @@ class GgufConfig:
 
     `context_tokens` holds prompt and output of one serve (None: the model's own, up to 4096). `chat_template` is used
     instead of the file's; `tokenizer_pre` and `eos_id` fill fields that an old file lacks. `together_always` runs
-    `slots` serves at once even where that changes the numbers; then no serve is claimed to repeat. `watts_u` is what
+    `slots` serves at once even where that changes the numbers; then no serve is claimed to repeat. `check_threads` and
+    `check_width` (tokens) are for passes over known outputs and are used where they are measured to change no bit; None
+    is what serves are computed with. `watts_u` is what
     the processor is taken to draw per busy core, in microwatts. `fidelity` replaces the rating by bits per weight. A
-    child that has work and gives no sign of it for `silent_s` seconds is killed and started again.
+    child that has work and gives no sign of it for `silent_s` seconds is killed and started again. `candidate` is what
+    the settings hold of the runtime candidate that is served; `guard` is given the child's pid before each serve and
+    says why none may start.
     """
 
     path: Path
@@ -48,17 +56,24 @@ class GgufConfig:
     batch_threads: int = 1
     use_extra_bufts: bool = True
     together_always: bool = False
+    check_threads: int | None = None
+    check_width: int | None = None
     chat_template: str | None = None
     tokenizer_pre: str | None = None
     eos_id: int | None = None
     fidelity: Fidelity | None = None
     watts_u: int | None = None
     silent_s: float = 120.0
+    blueprint_id: bytes | None = None  # of the blueprint that all this comes from
+    environment: Mapping[str, str] | None = None  # the child's, whole; None: what this process has
+    candidate: Mapping[str, Any] | None = None
+    guard: Guard | None = None
 
     def __post_init__(self) -> None:
         for name, least, most in (
             ("slots", 1, 64), ("n_batch", 1, 65_536), ("n_ubatch", 1, 65_536), ("threads", 1, 1024),
-            ("batch_threads", 1, 1024), ("context_tokens", 16, 2**24), ("watts_u", 0, 10**12), ("eos_id", 0, 2**31 - 1),
+            ("batch_threads", 1, 1024), ("check_threads", 1, 1024), ("check_width", 1, 65_536),
+            ("context_tokens", 16, 2**24), ("watts_u", 0, 10**12), ("eos_id", 0, 2**31 - 1),
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
@@ -79,8 +94,12 @@ class GgufConfig:
         return tuple((name, value) for name, value in given if value is not None)
 
     def silence_of(self, token_cpu_ns: int) -> float:
-        """Seconds that a child may give no sign of its work: `silent_s`, or longer where one batch takes longer."""
-        return max(self.silent_s, _SLOWER * (self.n_ubatch + self.slots) * token_cpu_ns / 1e9)
+        """Seconds that a child may give no sign of its work: `silent_s`, or longer where one batch takes longer, or
+        what measures another width."""
+        tokens = self.n_ubatch + self.slots
+        if self.check_threads is not None or self.check_width is not None:
+            tokens = max(tokens, _MEASURED_TOKENS, self.check_width or 0)
+        return max(self.silent_s, _SLOWER * tokens * token_cpu_ns / 1e9)
 
     def context_of(self, model: GgufModel) -> int:
         """Tokens for each serve. Raises ModelFileError where more is asked for than the model was made for."""
@@ -100,6 +119,10 @@ class GgufConfig:
             "path": str(model.files[0]),
             "overrides": [list(pair) for pair in self.overrides],
             "together_always": self.together_always,
+            "checks": {
+                "threads": self.check_threads or self.batch_threads,
+                "width": self.check_width or self.n_ubatch,
+            },
             "settings": {"context_tokens": self.context_of(model), "slots": self.slots, **self._numbers()},
         }
 
@@ -121,6 +144,7 @@ class GgufConfig:
             "overrides": [list(pair) for pair in self.overrides],
             "template_source": source,
             **self._numbers(),
+            **({} if self.candidate is None else {"candidate": dict(self.candidate)}),
         }  # fmt: skip
         return document if template is None else {**document, "template": bytes(template)}
 
@@ -171,10 +195,12 @@ def backend_id(version: str, library: bytes) -> str:
 @dataclass(frozen=True, slots=True)
 class SelfCheck:
     """What was measured at load. `results` by name of the comparison: None where all bits agreed, else the first
-    position that differed. `together`: whether serves run side by side."""
+    position that differed. `together`: whether serves run side by side. `width`: of how many tokens a batch of a known
+    output may be to give the bits of decoding, 0 where none does."""
 
     results: Mapping[str, int | None]
     together: bool
+    width: int = 0
 
     @property
     def identical(self) -> bool:

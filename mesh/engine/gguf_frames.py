@@ -6,11 +6,12 @@ refuse anything else, so that a child gone wrong is noticed at the first byte an
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
-from mesh.engine.protocol import Scores
+from mesh.engine.protocol import CheckResult, Difference, Scores
 from mesh.errors import EncodingError, EngineFailed, SchemaError
 from mesh.schema import canonical
 from mesh.schema.request import unpack_ids
@@ -19,17 +20,22 @@ MAX_FRAME_BYTES: Final = 64 * 1024 * 1024  # the pieces of a vocabulary of a mil
 _HEAD: Final = struct.Struct(">I")
 _MARGIN: Final = struct.Struct("<d")
 _SCORE: Final = struct.Struct("<Id")
+_DIFFERENCE: Final = struct.Struct("<qqqd")
 
 Known = dict[str, dict[str, type]]  # for each op its fields
 
 # From the engine to its child.
 TO_CHILD: Final[Known] = {
-    "load": {"path": str, "settings": dict, "overrides": list, "together_always": bool},
+    # `checks`: threads and width that passes over known outputs may take where they change no bit
+    "load": {"path": str, "settings": dict, "overrides": list, "together_always": bool, "checks": dict},
     # `scores`: of how many of the likeliest ids, -1: none at all; `grammar`: its text, empty: none
     "serve": {"serve": int, "prompt": bytes, "max_tokens": int, "sampling": dict, "scores": int,
               "grammar": str},
     # `options`: packed ids; `ending`: each is scored with the end of the answer after it
     "decide": {"serve": int, "prompt": bytes, "options": list, "ending": bool},
+    # a known output, packed ids, to be held against what the rest, as in `serve`, gives
+    "check": {"serve": int, "prompt": bytes, "max_tokens": int, "sampling": dict, "scores": int, "grammar": str,
+              "output": bytes, "cut": bool},
     "cancel": {"serve": int},
     "encode": {"call": int, "text": str, "special": bool, "bare": bool},
     "ping": {},
@@ -41,13 +47,16 @@ TO_CHILD: Final[Known] = {
 FROM_CHILD: Final[Known] = {
     "loaded": {
         "version": str, "library": bytes, "pieces": list, "bos": bytes, "eos": bytes, "add_bos": bool, "check": dict,
-        "slots": int, "token_cpu_ns": int,
+        "slots": int, "token_cpu_ns": int, "width": int,
     },
     "step": {"tokens": list},
     "alive": {},
     "pong": {},
     "done": {"serve": int, "finish": str},
     "decided": {"serve": int, "logprobs": bytes},  # 8 bytes of little-endian float64 for each option
+    # `differences`: 32 bytes for each: index, id served, id expected as little-endian i64, -1 where that side had
+    # ended, and margin as float64, nan where there is none; `finish`: empty where it was not judged
+    "checked": {"serve": int, "compared": int, "differences": bytes, "finish": str},
     "failed": {"serve": int, "reason": str},
     "encoded": {"call": int, "ids": bytes},
     "refused": {"call": int, "reason": str},
@@ -153,6 +162,42 @@ def unpack_logprobs(data: bytes) -> tuple[float, ...]:
     return tuple(values)
 
 
+def pack_check(result: CheckResult) -> dict[str, Any]:
+    packed = (
+        _DIFFERENCE.pack(
+            one.at, _or(one.served, -1), _or(one.expected, -1), math.nan if one.margin is None else one.margin
+        )
+        for one in result.differences
+    )
+    return {"compared": result.compared, "differences": b"".join(packed), "finish": result.finish or ""}
+
+
+def unpack_check(message: dict[str, Any], length: int) -> CheckResult:
+    """The result of a `checked` of an output of `length` ids. Raises EngineFailed for what can be none."""
+    compared, data, finish = message["compared"], message["differences"], message["finish"]
+    if not 0 <= compared <= length or len(data) % _DIFFERENCE.size or finish not in ("", "stop", "length"):
+        raise EngineFailed("engine pipe: checked has a count or finish that no check gives")
+    found: list[Difference] = []
+    for at, served, expected, margin in _DIFFERENCE.iter_unpack(data):
+        if not (found[-1].at if found else -1) < at <= length or served < -1 or expected < -1 or served == expected:
+            raise EngineFailed("engine pipe: checked.differences holds something else than differences")
+        known = None if math.isnan(margin) else margin
+        found.append(Difference(at, _unless(served, -1), _unless(expected, -1), known))
+    if found:
+        return CheckResult("differs", compared, tuple(found))
+    if compared != length:
+        raise EngineFailed(f"engine pipe: checked agrees and compared {compared} of {length} ids")
+    return CheckResult("agreed", compared, (), finish or None, compared if finish else None)
+
+
+def _or(value: int | None, other: int) -> int:
+    return other if value is None else value
+
+
+def _unless(value: int, none: int) -> int | None:
+    return None if value == none else value
+
+
 def unpack_encoded(ids: bytes) -> list[int]:
     """The ids of an `encoded`. Raises EngineFailed."""
     try:
@@ -165,7 +210,7 @@ def check_loaded(message: dict[str, Any]) -> None:
     """Raises EngineFailed where `loaded` holds something else than it should."""
     if not message["pieces"] or not all(type(piece) is bytes for piece in message["pieces"]):
         raise EngineFailed("engine pipe: loaded.pieces is not a list of byte strings")
-    if len(message["library"]) != 32 or message["slots"] < 1 or message["token_cpu_ns"] < 0:
+    if len(message["library"]) != 32 or message["slots"] < 1 or min(message["token_cpu_ns"], message["width"]) < 0:
         raise EngineFailed("engine pipe: loaded has a count or digest out of range")
     if not message["check"] or not all(type(at) is int and at >= -1 for at in message["check"].values()):
         raise EngineFailed("engine pipe: loaded.check is not a map of positions")

@@ -69,6 +69,15 @@ class Model:
             raise EngineFailed(f"model: context of {granted} tokens a sequence, expected {settings.context_tokens}")
         return context
 
+    def checking(self, width: int, threads: int) -> Context:
+        """A context of its own, kept, of one sequence as long as a serve's, in batches of at most `width` tokens."""
+        params = self._params()
+        params.n_ctx, params.n_seq_max = self.settings.context_tokens, 1
+        params.n_batch = params.n_ubatch = width
+        params.n_outputs_max = params.n_outputs_max_per_seq = width
+        params.n_threads = params.n_threads_batch = threads
+        return self._make_context(params)
+
     def branching(self, sequences: int, tokens: int) -> Context:
         """A context of its own, to be closed, whose `sequences` share their cells: together they hold `tokens`. Its
         batches have at most n_ubatch tokens."""
@@ -134,15 +143,17 @@ class Model:
         """The ids that end an output: of a turn, of the text."""
         return frozenset(i for i in range(self.vocab_tokens) if self._library.llama_vocab_is_eog(self._vocab, i))
 
-    def sampler(self, sampling: SamplingPlan, prompt: Sequence[int]) -> Sampler:
-        """Raises EngineFailed for a grammar that the library does not read."""
+    def sampler(self, sampling: SamplingPlan, prompt: Sequence[int], context: Context | None = None) -> Sampler:
+        """What chooses from the logits of `context`, None: of the one that serves run in. Raises EngineFailed for a
+        grammar that the library does not read."""
         grammar = None
         if sampling.grammar:
             grammar = self._library.llama_sampler_init_grammar(self._vocab, sampling.grammar.encode(), b"root")
             if not grammar:
                 raise EngineFailed("grammar: the library does not read it")
         window = self.settings.context_tokens
-        return Sampler(self._library, self._context.native, self.vocab_tokens, window, sampling, prompt, grammar)
+        native = (context or self._context).native
+        return Sampler(self._library, native, self.vocab_tokens, window, sampling, prompt, grammar)
 
     def close(self) -> None:
         self._context.close()
@@ -170,6 +181,11 @@ class SamplingPlan:
         """Whether the logits reach the choice as the model made them, so that the distance of the best two says how
         close the choice was."""
         return not self.logit_bias and not self.penalized and not self.grammar
+
+    @property
+    def follows_from_logits(self) -> bool:
+        """Whether a choice depends on nothing but the logits of its own position and on how many came before."""
+        return not self.penalized and not self.grammar
 
     @property
     def penalized(self) -> bool:
@@ -228,23 +244,38 @@ class Sampler:
         return stages
 
     def choose(self, row: Row, index: int) -> tuple[int, float | None]:
-        """The next id from the logits at batch index `index`, of which `row` is the view, and the distance between
-        the best two, None where the request's own settings change them. Raises EngineFailed for logits that are no
-        numbers."""
-        best = int(row.argmax())
-        peak = float(row[best])
-        if not math.isfinite(peak):
-            raise EngineFailed(f"model: a logit is {peak}")
-        margin = None
-        if self.plan.raw:
-            rest = max((float(part.max()) for part in (row[:best], row[best + 1 :]) if part.size), default=-math.inf)
-            margin = peak - rest
-            if self.plan.temperature_u == 0:
-                return best, margin
-        return int(self._library.llama_sampler_sample(self._chain, self._context, index)), margin
+        """The next id from the logits at batch index `index`, of which `row` is the view, and its margin (see
+        `margin`). Raises EngineFailed for logits that are no numbers."""
+        best = _best(row)
+        return self._pick(best, index), self.margin(row, best)
+
+    def pick(self, row: Row, index: int) -> int:
+        """The same without the margin."""
+        return self._pick(_best(row), index)
+
+    def _pick(self, best: int, index: int) -> int:
+        if self.plan.raw and self.plan.temperature_u == 0:
+            return best
+        return int(self._library.llama_sampler_sample(self._chain, self._context, index))
+
+    def margin(self, row: Row, best: int | None = None) -> float | None:
+        """The distance between the best two logits, None where the request's own settings change them. `best` is the
+        index of the first, where it is known."""
+        if not self.plan.raw:
+            return None
+        best = _best(row) if best is None else best
+        rest = max((float(part.max()) for part in (row[:best], row[best + 1 :]) if part.size), default=-math.inf)
+        return float(row[best]) - rest
 
     def close(self) -> None:
         self._library.llama_sampler_free(self._chain)
+
+
+def _best(row: Row) -> int:
+    best = int(row.argmax())
+    if not math.isfinite(row[best]):
+        raise EngineFailed(f"model: a logit is {row[best]}")
+    return best
 
 
 def scores_of(row: Row, token: int, count: int) -> Scores:

@@ -6,27 +6,34 @@ each decide it, and not one of them alone. Every logit of every compared row cou
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mesh.engine.gguf_context import Feed, Row
+from mesh.engine.gguf_context import Context, Feed, Row
 from mesh.engine.gguf_model import Model
 
 # Past 256 cells the library lays keys and values out anew, and kernels that split the work over threads begin to.
 LONG = 260
 EDGE = 8  # rows compared at either end of the long sequence
+# Tried where batches as wide as prompts have give other bits than steps: kernels for few rows may still be the same.
+NARROW = (32, 7, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """`results` by name: None where every bit agreed, else the first position that differed. `token_cpu_ns` is the
-    processor time of one token decoded alone, in nanoseconds."""
+    processor time of one token decoded alone, in nanoseconds. `widths` are of how many tokens an output's batches may
+    be to give the bits of steps, widest first: that of prompts alone, or, where it gives others, narrow ones. `steps`
+    are the digests of the rows that were stepped to, by position."""
 
     results: dict[str, int | None]
     token_cpu_ns: int
+    widths: tuple[int, ...]
+    steps: dict[int, bytes]
 
     @property
     def identical(self) -> bool:
@@ -42,13 +49,11 @@ def measure(model: Model) -> Measured:
     """Run the check on an empty context of `model`, which is left empty.
 
     `step`: one token at a time against a whole chunk. `warm`: a sequence whose cells held another one before.
-    `together`: next to a second sequence, shorter or longer, decoding or taking in its prompt. `repeat` is measured
-    only where one of them failed: the same serve twice, alone.
+    `together`: next to as many others as there are slots for, shorter or longer, decoding or taking in their prompts.
+    `repeat` is measured only where one of them failed: the same serve twice, alone.
     """
-    length = min(LONG, model.settings.context_tokens)
-    ids = [(i * 7919 + 13) % model.vocab_tokens for i in range(length)]
-    edge = min(EDGE, length // 4)
-    head, tail = range(edge), range(length - edge, length)
+    ids, head, tail = _probe(model)
+    edge = len(head)
     results: dict[str, int | None] = {}
 
     cold = _step_through(model, ids, head)
@@ -56,8 +61,10 @@ def measure(model: Model) -> Measured:
     known = _take_in(model, ids, 0, {*head, *tail})
     cuts = model.forget(0, tail.start)
     began = time.process_time_ns()
+    stepped = dict(cold)
     if cuts:
-        results["step"] = _first_difference(known, {**cold, **_step_through(model, ids, tail)}.items())
+        stepped |= _step_through(model, ids, tail)
+        results["step"] = _first_difference(known, stepped.items())
     else:  # a recurrent state has no positions to cut at; nothing below could be compared
         model.forget(0)
         results["step"] = 0
@@ -66,31 +73,102 @@ def measure(model: Model) -> Measured:
 
     if model.settings.slots > 1 and cuts:
         results["together"] = _together(model, ids, known, head, tail)
-        model.forget(1)
+        for slot in range(1, model.settings.slots):
+            model.forget(slot)
     model.forget(0)
     results["warm"] = _first_difference(cold, _step_through(model, ids, head).items())
 
+    width = model.settings.n_ubatch
+    widths: tuple[int, ...] = (width,)
     if any(position is not None for position in results.values()):
-        first = _serve_alone(model, ids, tail)
-        results["repeat"] = _first_difference(first, _serve_alone(model, ids, tail).items())
+        end = range(len(ids) - min(max(NARROW), len(ids) // 2), len(ids))
+        alone = _serve_alone(model, ids, end)
+        results["repeat"] = _first_difference(alone, _serve_alone(model, ids, end).items())
+        if results["step"] is not None:
+            stepped = cold | {i: alone[i] for i in end}
+            repeats = cuts and results["repeat"] is None
+            narrow = [w for w in NARROW if w < width and w <= len(end)] if repeats else []
+            widths = tuple(w for w in narrow if _gives_steps(model, ids, end, stepped, w))
+            widths = tuple(w for w in widths if _gives_steps(model, ids, head, stepped, w))
     model.forget_all()
-    return Measured(results, token_cpu_ns)
+    return Measured(results, token_cpu_ns, widths, {i: _digest(row) for i, row in stepped.items()})
+
+
+def gives_the_same(model: Model, context: Context, measured: Measured, *, prompt: int, widths: Sequence[int]) -> bool:
+    """Whether `context`, of another width or other threads, gives the rows that were stepped to, with prompts taken in
+    in batches of `prompt` tokens and outputs in batches of `widths`. It is left with sequence 0 in it."""
+    ids, head, _ = _probe(model)
+    end = range(min(i for i in measured.steps if i not in head), len(ids))
+    for places in (end, head):
+        context.forget(0)
+        feeds = [Feed(ids[i], i, 0, i in places) for i in range(places.stop)]
+        rows: list[bytes] = []
+        for batch in batches(feeds, places.start, prompt=prompt, widths=widths):
+            rows += map(_digest, context.decode(batch))
+        if rows != [measured.steps[i] for i in places]:
+            return False
+    return True
+
+
+def batches(
+    feeds: Sequence[Feed], prompt_tokens: int, *, prompt: int, widths: Sequence[int]
+) -> Iterator[Sequence[Feed]]:
+    """One sequence in batches: the first `prompt_tokens` in batches of `prompt`, the others in batches of `widths`,
+    widest first, and over the seam between them where both are the same. What is left by narrow ones is stepped
+    through: then no width is used but those that were measured."""
+    if tuple(widths) == (prompt,):
+        yield from _chunks(feeds, prompt)
+        return
+    yield from _chunks(feeds[:prompt_tokens], prompt)
+    rest = feeds[prompt_tokens:]
+    for width in (*widths, 1):
+        whole = len(rest) // width * width
+        yield from _chunks(rest[:whole], width)
+        rest = rest[whole:]
+
+
+def _chunks(feeds: Sequence[Feed], width: int) -> Iterator[Sequence[Feed]]:
+    return (feeds[start : start + width] for start in range(0, len(feeds), width))
+
+
+def _probe(model: Model) -> tuple[list[int], range, range]:
+    """The ids of the long sequence, and the positions at its two ends that are compared."""
+    length = min(LONG, model.settings.context_tokens)
+    edge = min(EDGE, length // 4)
+    ids = [(i * 7919 + 13) % model.vocab_tokens for i in range(length)]
+    return ids, range(edge), range(length - edge, length)
+
+
+def _gives_steps(model: Model, ids: Sequence[int], places: range, stepped: dict[int, Row], width: int) -> bool:
+    """Whether batches of `width` give the rows that were stepped to at `places`, what is before which must be there.
+    What is after them is lost."""
+    if not model.forget(0, places.start):
+        return False
+    rows: list[Row] = []
+    for start in range(places.start, places.stop, width):
+        feeds = [Feed(ids[i], i, 0, i in places) for i in range(start, start + width) if i < len(ids)]
+        rows += (row.copy() for row in model.decode(feeds))
+    return _first_difference(stepped, zip(places, rows, strict=True)) is None
 
 
 def _together(model: Model, ids: Sequence[int], known: dict[int, Row], head: range, tail: range) -> int | None:
+    others = range(1, model.settings.slots)
     model.forget(0, tail.start)
     for i, j in zip(tail, head, strict=True):
-        rows = model.decode([Feed(ids[i], i, 0, True), Feed(ids[j], j, 1, True)])
-        different = _first_difference(known, zip((i, j), rows, strict=True))
+        rows = model.decode([Feed(ids[i], i, 0, True), *(Feed(ids[j], j, slot, True) for slot in others)])
+        different = _first_difference(known, zip((i, *(j for _ in others)), rows, strict=True))
         if different is not None:
             return different
-    # a prompt that comes in beside a sequence that decodes
+    # prompts that come in beside a sequence that decodes
     last = tail.stop - 1
     model.forget(0, last)
-    model.forget(1)
-    wide = min(model.settings.n_ubatch, last, 64)
-    feeds = [Feed(ids[last], last, 0, True), *(Feed(ids[j], j, 1, j in head) for j in range(wide))]
-    return _first_difference(known, zip([last, *range(min(wide, len(head)))], model.decode(feeds), strict=True))
+    for slot in others:
+        model.forget(slot)
+    wide = max(1, min(model.settings.n_ubatch // len(others), last, 64))
+    feeds = [Feed(ids[last], last, 0, True)]
+    feeds += (Feed(ids[j], j, slot, j in head) for slot in others for j in range(wide))
+    places = [last, *(j for _ in others for j in range(min(wide, len(head))))]
+    return _first_difference(known, zip(places, model.decode(feeds), strict=True))
 
 
 def _serve_alone(model: Model, ids: Sequence[int], tail: range) -> dict[int, Row]:
@@ -119,3 +197,7 @@ def _first_difference(known: dict[int, Row], rows: Iterable[tuple[int, Row]]) ->
     after relies on the sequence being complete."""
     different = [i for i, row in rows if not np.array_equal(row.view(np.uint32), known[i].view(np.uint32))]
     return min(different, default=None)
+
+
+def _digest(row: Row) -> bytes:
+    return hashlib.blake2b(row.tobytes(), digest_size=16).digest()

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mesh.engine.gguf_context import Feed
-from mesh.engine.gguf_model import Model, Sampler, SamplingPlan, scores_of
+from mesh.engine.gguf_model import Model, Sampler, scores_of
+from mesh.engine.gguf_order import Ending, Order, Vocabulary
 from mesh.engine.protocol import Scores
-from mesh.engine.stops import StopMatcher
 from mesh.errors import EngineFailed
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A serve as the child was asked for it. `serve` is the parent's number for it; `scores` of how many of the
-    likeliest ids scores are wanted, None: none."""
-
-    serve: int
-    prompt: tuple[int, ...]
-    max_tokens: int
-    plan: SamplingPlan
-    stop: tuple[str, ...]
-    stop_ids: frozenset[int]
-    ignore_eos: bool
-    scores: int | None = None
 
 
 @dataclass(slots=True)
@@ -35,9 +20,8 @@ class _Sequence:
     order: Order
     slot: int
     sampler: Sampler
-    stops: StopMatcher
+    ending: Ending
     taken: int = 0
-    made: int = 0
     last: int = 0
 
     @property
@@ -56,14 +40,11 @@ class Step:
 
 
 class Slots:
-    """At most `count` serves at once, the others wait their turn in order. `pieces` are the vocabulary's bytes by id,
-    `ends` the ids that end an output. `cancelled` is asked before each step and each token's worth of work."""
+    """At most `count` serves at once, the others wait their turn in order. `cancelled` is asked before each step and
+    each token's worth of work."""
 
-    def __init__(
-        self, model: Model, *, count: int, pieces: Sequence[bytes], ends: frozenset[int],
-        cancelled: Callable[[int], bool],
-    ) -> None:  # fmt: skip
-        self._model, self._pieces, self._ends, self._cancelled = model, pieces, ends, cancelled
+    def __init__(self, model: Model, *, count: int, vocabulary: Vocabulary, cancelled: Callable[[int], bool]) -> None:
+        self._model, self._vocabulary, self._cancelled = model, vocabulary, cancelled
         self._free = list(range(count))
         self._waiting: deque[Order] = deque()
         self._running: list[_Sequence] = []
@@ -90,7 +71,7 @@ class Slots:
         for sequence in self._running:
             prompt, slot = sequence.order.prompt, sequence.slot
             if not sequence.in_prompt:
-                feeds.append(Feed(sequence.last, len(prompt) + sequence.made - 1, slot, True))
+                feeds.append(Feed(sequence.last, len(prompt) + sequence.ending.made - 1, slot, True))
             else:
                 end = min(sequence.taken + share, len(prompt))
                 feeds += (Feed(prompt[i], i, slot, i == len(prompt) - 1) for i in range(sequence.taken, end))
@@ -101,22 +82,13 @@ class Slots:
         for (sequence, index), row in zip(grow, rows, strict=True):
             token, margin = sequence.sampler.choose(row, index)
             sequence.last = token
-            sequence.made += 1
             wanted = sequence.order.scores
             scores = None if wanted is None else scores_of(row, token, wanted)
             out.tokens.append((sequence.order.serve, token, margin, scores))
-            finish = self._finish(sequence, token)
+            finish = sequence.ending.push(token)
             if finish is not None:
                 self._end(sequence, finish, out)
         return out
-
-    def _finish(self, sequence: _Sequence, token: int) -> str | None:
-        order = sequence.order
-        # every piece goes through the matcher, whatever else the token does
-        stopped = sequence.stops.push(self._pieces[token])
-        if stopped or token in order.stop_ids or (token in self._ends and not order.ignore_eos):
-            return "stop"
-        return "length" if sequence.made == order.max_tokens else None
 
     def _drop_cancelled(self, out: Step) -> None:
         for sequence in [s for s in self._running if self._cancelled(s.order.serve)]:
@@ -136,7 +108,7 @@ class Slots:
                 continue
             slot = self._free.pop(0)
             self._model.forget(slot)
-            self._running.append(_Sequence(order, slot, sampler, StopMatcher(order.stop)))
+            self._running.append(_Sequence(order, slot, sampler, Ending(order, self._vocabulary)))
 
     def _end(self, sequence: _Sequence, finish: str, out: Step) -> None:
         sequence.sampler.close()

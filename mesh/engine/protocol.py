@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, TypeGuard, runtime_checkable
 
 from mesh.identity.shard import ShardIdentity
+from mesh.identity.shard_route import ShardRoute
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity, Finish, ServeOutcome
 from mesh.schema.request import ServeRequest
@@ -86,6 +87,11 @@ class CheckResult:
     reason: str | None = None
 
 
+def undecided(result: CheckResult, reason: str) -> CheckResult:
+    """What `result` compared, as a score and no verdict, for `reason`."""
+    return replace(result, kind="undecided", finish=None, accepted=None, reason=reason)
+
+
 class TokenSink(Protocol):
     """Where an engine puts tokens as it makes them, and where it hears that nobody wants more. One that has an
     attribute `scores_wanted` asks a ScoringEngine for scores; one whose attribute `taken_whole` is true hands nothing
@@ -100,15 +106,26 @@ class TokenSink(Protocol):
         ...
 
 
+# The check of a protocol looks for each of its members, which shows when it is done for every request, and asks, in
+# some versions of Python, the instance.
 @functools.cache
 def _has_text(kind: type) -> bool:
-    # the check of a protocol looks for each of its members, which shows when it is done for every request
     return all(hasattr(kind, name) for name in ("render", "encode", "piece"))
+
+
+@functools.cache
+def _can_check(kind: type) -> bool:
+    return all(hasattr(kind, name) for name in ("undecidable", "check"))
 
 
 def has_text(engine: ServingEngine) -> TypeGuard[TextEngine]:
     """Whether `engine` is a TextEngine."""
     return _has_text(type(engine))
+
+
+def can_check(engine: ServingEngine) -> TypeGuard[Checker]:
+    """Whether `engine` is a Checker."""
+    return _can_check(type(engine))
 
 
 def tool_form(engine: ServingEngine) -> str | None:
@@ -128,6 +145,18 @@ def identity_gap_of(engine: ServingEngine) -> str | None:
     """Why `engine` has no identity, where it knows."""
     gap: str | None = getattr(engine, "identity_gap", None)
     return gap
+
+
+def shard_route_of(engine: ServingEngine) -> ShardRoute | None:
+    """Over which hosts `engine` computes, where it is a route of shards."""
+    route: ShardRoute | None = getattr(engine, "shard_route", None)
+    return route
+
+
+def blueprint_of(engine: ServingEngine) -> bytes | None:
+    """The BlueprintId that `engine` was started under; None where it was started under none."""
+    found: bytes | None = getattr(engine, "blueprint_id", None)
+    return found
 
 
 def scores_wanted(sink: TokenSink) -> int | None:
@@ -204,8 +233,7 @@ class ScoringEngine(Protocol):
     max_scores: int  # of how many of the likeliest ids; -1: it turned out that it has none to give
 
 
-@runtime_checkable
-class Checker(Protocol):
+class Checker(ServingEngine, Protocol):
     """An engine that can hold a known output against what it would make, for less than making it again."""
 
     def undecidable(self, request: ServeRequest) -> str | None:

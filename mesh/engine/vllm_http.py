@@ -116,6 +116,22 @@ class VllmServer:
         answer = await self._probe("/metrics")
         return read_metrics(bytes(answer.body)) if answer.status == 200 else Metrics(None, {})
 
+    async def ranks(self, method: str, *, patience_s: float) -> list[Any]:
+        """What every worker of it answers to a method of its extension. Raises EngineUnsupported where it has none."""
+        path = "/collective_rpc"
+        answer = _Whole(f"{self._name}: {path}")
+        body = json_bytes({"method": method, "timeout": patience_s})
+        await self._ask(self._work, "POST", path, answer, body, patience_s=patience_s, in_all=True)
+        if answer.status in (404, 500):
+            raise EngineUnsupported(
+                f"{self._name}: its hosts do not report what they compute ({path} answered {answer.status}): start it "
+                "with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls mesh.engine.vllm_rank.MeshRank"
+            )
+        told = (await self._object(path, answer)).get("results")
+        if not isinstance(told, list):
+            raise EngineUnsupported(f"{self._name}: {path} gave no list of answers")
+        return told
+
     async def encode(self, model: str, text: str, *, additions: bool) -> list[int]:
         """Token ids of a text; with `additions` those that the tokenizer puts around one (a beginning of text)."""
         return await self._tokens({"model": model, "prompt": text, "add_special_tokens": additions})

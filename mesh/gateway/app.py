@@ -80,7 +80,7 @@ class Gateway:
         if journal:
             steward.observe(write)
         self._evidence = Evidence(steward, self.backends, int(time.time()))
-        self._health = Health(steward, self.backends.all)
+        self._health = Health(steward, self.backends.all, config.min_free_bytes)
         self._shown = [*Receipts(steward).routes(), *Summary(steward, self.backends).routes()]
         page = Page.installed() if config.page else None
         if page is not None:

@@ -144,6 +144,7 @@ _ANSWERS: dict[str, Schema] = {
         )),
     ),
     "Settings": _answer("view_of", "digest", "settings", digest=_RECEIPT_ID, settings={"type": "object"}),
+    "Route": _answer("view_of", "digest", "route", digest=_RECEIPT_ID, route={"type": "object"}),
     "Balance": _answer("totals", totals=array(_ANY)),
     "Status": _answer("status", status=TEXT, reasons=array(TEXT)),
 }  # fmt: skip
@@ -197,6 +198,12 @@ def describe(models: Sequence[str], *, metrics: bool, guarded: bool) -> dict[str
         "/mesh/v1/settings/{digest}": {
             "get": _get(
                 "a settings document", {"application/cbor": binary, _JSON: ref("Settings")},
+                [_in_path("digest", f"^{_ID_FORM}$")],
+            )
+        },
+        "/mesh/v1/routes/{digest}": {
+            "get": _get(
+                "a route of shards", {"application/cbor": binary, _JSON: ref("Route")},
                 [_in_path("digest", f"^{_ID_FORM}$")],
             )
         },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh.engine.protocol import Checker, CheckResult, ServingEngine
+from mesh.engine.protocol import CheckResult, ServingEngine, can_check
 from mesh.errors import EngineError, Refused
 from mesh.replay.claim import Claim
 
@@ -11,7 +11,7 @@ async def check(engine: ServingEngine, claim: Claim) -> CheckResult:
     """Hold the disclosed output, which opens the commitment, against what `engine` makes. Whatever keeps it from being
     decided, a failure too, is `undecided`: decoding decides then."""
     assert claim.output is not None
-    if not isinstance(engine, Checker):
+    if not can_check(engine):
         return _undecided("this engine checks no outputs")
     reason = engine.undecidable(claim.request) or engine.refusal(claim.request)
     if reason is not None:

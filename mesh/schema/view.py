@@ -39,6 +39,11 @@ def settings_view(digest: ContentId, settings: Mapping[str, Any]) -> dict[str, A
     return {"view_of": "application/cbor", "digest": digest.text, "settings": view(settings)}
 
 
+def route_view(digest: ContentId, route: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a route of shards, marked likewise."""
+    return {"view_of": "application/cbor", "digest": digest.text, "route": view(route)}
+
+
 def value_view(value: Value) -> dict[str, Any]:
     """The fields that are there."""
     return {name: view(item, name) for name, item in value.to_map().items()}

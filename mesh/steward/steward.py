@@ -19,7 +19,7 @@ from typing import Any
 from blake3 import blake3
 
 from mesh.engine.protocol import ServingEngine
-from mesh.errors import EngineError, GrantRefused, LedgerUnwritable, WeightsChanged
+from mesh.errors import EngineError, GrantRefused, LedgerLocked, LedgerUnwritable, WeightsChanged
 from mesh.grant.caveats import TOTAL_UJ
 from mesh.grant.decision import NOTHING_USED, Used
 from mesh.grant.terms import Terms
@@ -74,6 +74,7 @@ class Steward:
         self._described: dict[tuple[bytes, bool], Described] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._unsealed: dict[bytes, tuple[Callable[[Position], Sealed], Kept | None]] = {}
+        self._failing = False
         self.costs = Costs()
         self.costs.learn_ledger(ledger.reader.receipts(limit=SEED_RECEIPTS, newest_first=True), key.public)
         self._observers: list[Observer] = []
@@ -94,8 +95,13 @@ class Steward:
 
     @property
     def writable(self) -> bool:
-        """False from a seal that could not be written until one can."""
-        return not self._unsealed
+        """False from an intent or a seal that could not be written until something can."""
+        return not self._unsealed and not self._failing
+
+    @property
+    def free_bytes(self) -> int | None:
+        """What the ledger's file system has left; None where it does not say."""
+        return self._ledger.free_bytes
 
     def observe(self, observer: Observer) -> None:
         """Have `observer` called, on the event loop, with every receipt from now on once it is sealed."""
@@ -223,20 +229,25 @@ class Steward:
         if self._unsealed:
             await self.seal_leftovers()
         request_bytes = request.to_cbor()
-        first = await self._ledger.open_intent_async(
-            Intent(
-                serve_id=serve_id,
-                caller=admitted.caller,
-                request=request_bytes,
-                engine=described.block_bytes,
-                settings=described.settings_bytes,
-                recipe_id=engine.recipe_id,
-                started_ns=started_ns,
-                idempotency=idempotency,
-                grant_id=admitted.grant_id,
-                draws=admitted.draws,
-            )
+        intent = Intent(
+            serve_id=serve_id,
+            caller=admitted.caller,
+            request=request_bytes,
+            engine=described.block_bytes,
+            settings=described.settings_bytes,
+            route=described.route_bytes,
+            recipe_id=engine.recipe_id,
+            started_ns=started_ns,
+            idempotency=idempotency,
+            grant_id=admitted.grant_id,
+            draws=admitted.draws,
         )
+        try:
+            first = await self._ledger.open_intent_async(intent)
+        except (LedgerUnwritable, LedgerLocked):
+            self._failing = True
+            raise
+        self._failing = False
         if first is not None:
             return Repeated(first)
         recorder = Recorder(sink, request.max_tokens)
@@ -317,7 +328,9 @@ class Steward:
             sealed = await self._ledger.seal_async(serve_id, make, kept)
         except LedgerUnwritable:
             self._unsealed[serve_id] = (make, kept)
+            self._failing = True
             raise
+        self._failing = False
         self.costs.learn(sealed.value)
         took_s = time.monotonic() - began
         for observe in self._observers:
@@ -329,6 +342,14 @@ class Steward:
         for serve_id, (make, kept) in list(self._unsealed.items()):
             if self._unsealed.pop(serve_id, None) is not None:
                 await self._seal(serve_id, make, kept)
+
+    async def check_writable(self) -> None:
+        """Make up for what could not be written, or, after a write that failed, try a small one: a checkpoint. Raises
+        LedgerUnwritable or LedgerLocked where that fails too."""
+        await self.seal_leftovers()
+        if self._failing:
+            await self.checkpoint()
+            self._failing = False
 
     def _interrupted(self, intent: Intent) -> Callable[[Position], Sealed]:
         request = ServeRequest.from_cbor(intent.request, max_bytes=MAX_PAYLOAD_BYTES)

@@ -19,7 +19,7 @@ STEP = {
 DONE = {"op": "done", "serve": 1, "finish": "stop"}
 LOADED = {
     "op": "loaded", "version": "1", "library": bytes(32), "pieces": [b"a"], "bos": b"", "eos": b"", "add_bos": False,
-    "check": {"step": -1}, "slots": 2, "token_cpu_ns": 10,
+    "check": {"step": -1}, "slots": 2, "token_cpu_ns": 10, "width": 64,
 }  # fmt: skip
 
 
@@ -147,6 +147,7 @@ def test_a_step_of_another_shape_is_refused(tokens: list[Any]) -> None:
     "change",
     [
         {"pieces": []}, {"pieces": [b"a", "b"]}, {"library": b"short"}, {"slots": 0}, {"token_cpu_ns": -1},
+        {"width": -1},
         {"check": {}}, {"check": {"step": -2}}, {"check": {"step": "no"}},
     ],
     ids=str,

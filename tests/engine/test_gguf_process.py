@@ -82,7 +82,7 @@ def test_a_child_without_the_library_says_what_to_install() -> None:
     async def load() -> EngineError:
         ended: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
         child = await ChildProcess.start(lambda _: None, ended.set_result, boot=boot)
-        child.send({"op": "load", "path": "", "settings": {}, "overrides": [], "together_always": False})
+        child.send({"op": "load", "path": "", "settings": {}, "overrides": [], "together_always": False, "checks": {}})
         reason = await ended
         await child.close()
         return reason

@@ -10,7 +10,7 @@ from typing import Any
 from mesh.engine.gguf import GgufEngine
 from mesh.engine.protocol import Served, ServingEngine, TokenSink
 from mesh.ledger import Position
-from mesh.replay.replayer import replay
+from mesh.replay.replayer import By, replay
 from mesh.replay.verdict import Verdict
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.envelope import Sealed
@@ -115,10 +115,12 @@ class Room:
         assert isinstance(serve, SealedServe)
         return serve
 
-    def replay(self, serve: SealedServe, engine: ServingEngine | None = None, **disclosed: Any) -> Verdict:
+    def replay(
+        self, serve: SealedServe, engine: ServingEngine | None = None, *, by: By = "auto", **disclosed: Any
+    ) -> Verdict:
         """Replay what the ledger holds of `serve` with its disclosure, of which `disclosed` changes fields; None leaves
         a field out."""
         entry = self.steward.reader.by_serve(serve.receipt.serve_id)
         assert entry is not None
         disclosure = Disclosure.of(**serve.disclosure(prompt=CHAT).to_map() | disclosed)
-        return self.runner.run(replay(entry.envelope, disclosure, engine or self.engine, {self.steward.public}))
+        return self.runner.run(replay(entry.envelope, disclosure, engine or self.engine, {self.steward.public}, by=by))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mesh.engine.protocol import Checker, CheckResult, Difference
+from mesh.engine.protocol import CheckResult, Difference, can_check
 from mesh.engine.reference import ReferenceEngine
 from mesh.errors import BadRequest, EngineFailed
 from mesh.replay.replayer import replay
@@ -40,7 +40,7 @@ class Checking(Playing):
 
 def test_row_8_opened_output_that_is_agreed_with():
     engine = Checking()
-    assert isinstance(engine, Checker)
+    assert can_check(engine)
     verdict = serve().replay(engine)
     assert told(verdict) == ("verified", 8, None, None)
     assert (verdict.method, verdict.prompt, verdict.output, verdict.ending) == ("prefill", "checked", "matches", None)

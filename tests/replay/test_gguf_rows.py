@@ -93,9 +93,10 @@ def test_honest_serve_is_verified_by_an_engine_started_anew(
 ) -> None:
     serve = room.serve(**sampling)
     fresh = another(room, stack, GgufConfig(tiny, "tiny", slots=1))
-    verdict = room.replay(serve, fresh)
-    assert told(verdict) == ("verified", 10, None, None)
-    assert (verdict.method, verdict.prompt, verdict.output, verdict.ending) == ("decode", "checked", "matches", None)
+    for by, method, row in (("auto", "prefill", 8), ("decode", "decode", 10)):
+        verdict = room.replay(serve, fresh, by=by)
+        assert told(verdict) == ("verified", row, None, None)
+        assert (verdict.method, verdict.prompt, verdict.output, verdict.ending) == (method, "checked", "matches", None)
     assert fresh.process != serve.receipt.engine.process
 
 
@@ -128,9 +129,9 @@ def test_stream_cancelled_by_the_client_is_verified_to_its_cut(room: Room, sampl
     serve = room.serve(client=Client(leave_after=5), max_tokens=LONG, **sampling)
     assert serve.receipt.outcome.finish == "cancelled"
     assert 5 <= len(serve.tokens) < LONG
-    for output, says in (({}, "matches"), ({"output": None}, "not-given")):
+    for output, row, says in (({}, 8, "matches"), ({"output": None}, 10, "not-given")):
         verdict = room.replay(serve, **output)
-        assert told(verdict) == ("verified", 10, None, None)
+        assert told(verdict) == ("verified", row, None, None)
         assert (verdict.ending, verdict.output, verdict.prompt) == ("cut", says, "checked")
 
 
@@ -139,7 +140,7 @@ def test_stream_cancelled_before_its_first_id_is_verified(room: Room) -> None:
     client.cancelled.set()
     serve = room.serve(client=client)
     assert (serve.receipt.outcome.finish, serve.tokens) == ("cancelled", ())
-    assert (room.replay(serve).row, room.replay(serve).ending) == (10, "cut")
+    assert (room.replay(serve).row, room.replay(serve).ending) == (8, "cut")
 
 
 def test_cancelling_does_not_hide_a_falsified_id(room: Room) -> None:
@@ -235,7 +236,7 @@ def stopped_early(room: Room, lies: dict[str, Any]) -> SealedServe:
 def test_serve_that_stopped_is_verified_where_nobody_lies(room: Room) -> None:
     serve = stopped_early(room, {})
     assert serve.receipt.outcome.finish == "stop"
-    assert room.replay(serve).row == room.replay(serve, output=None).row == 10
+    assert (room.replay(serve).row, room.replay(serve, output=None).row) == (8, 10)
 
 
 @pytest.mark.parametrize(("disclosed", "row"), [({}, 5), ({"output": None}, 12)], ids=["opened", "not-opened"])
@@ -280,7 +281,8 @@ def test_row_7_engine_whose_serves_change_each_other(room: Room, stack: AsyncExi
     assert claimed.receipt.engine.deterministic
     assert not unclaimed.receipt.engine.deterministic
     assert claimed.receipt.engine.settings_digest == unclaimed.receipt.engine.settings_digest
-    assert room.replay(claimed, alone).row == 10
+    assert room.replay(claimed, alone).row == 8
+    assert room.replay(claimed, alone, by="decode").row == 10
     assert told(room.replay(claimed, together)) == ("not-replayable", 7, "engine-samples", None)
     for engine in (alone, together):
         assert told(room.replay(unclaimed, engine)) == ("not-replayable", 7, "not-claimed", None)
@@ -309,13 +311,13 @@ def test_rows_9_and_11_child_killed_while_it_replays(room: Room, stack: AsyncExi
     honest = room.serve(client=Client(leave_after=5), max_tokens=LONG)
     falsified = room.serve(swapping(room.engine, 2), client=Client(leave_after=5), max_tokens=LONG)
 
-    verdict = room.replay(honest, killing(own, run=0))
+    verdict = room.replay(honest, killing(own, run=0), by="decode")
     assert told(verdict) == ("not-replayable", 9, "engine-failed", None)
     assert verdict.detail is not None
     assert "SIGKILL" in verdict.detail
     assert "started again" in (room.replay(honest, own).detail or "")
     room.runner.run(own.until_up())
-    assert room.replay(honest, own).row == 10
+    assert room.replay(honest, own).row == 8
 
     assert told(room.replay(falsified, killing(own, run=1))) == ("not-replayable", 11, "engine-failed", None)
     room.runner.run(own.until_up())
@@ -369,13 +371,14 @@ def test_row_14_id_exchanged_for_its_equal_is_a_tie(room: Room, stack: AsyncExit
 
 @pytest.mark.deep
 @pytest.mark.real_model
-def test_rows_10_and_15_on_the_packaged_model(runner: asyncio.Runner, stack: AsyncExitStack, tmp_path: Path) -> None:
+def test_rows_8_10_and_15_on_the_packaged_model(runner: asyncio.Runner, stack: AsyncExitStack, tmp_path: Path) -> None:
     engine = runner.run(GgufEngine.start(GgufConfig(smollm2_path(), "smollm2", slots=1, context_tokens=128)))
     stack.push_async_callback(engine.close)
     room = Room(runner, runner.run(stack.enter_async_context(running(tmp_path, Lying))), engine)
     cut = room.serve(client=Client(leave_after=5), max_tokens=90, **SEEDED)
-    verdict = room.replay(cut)
-    assert (verdict.row, verdict.ending, verdict.prompt, verdict.output) == (10, "cut", "checked", "matches")
+    for by, row in (("auto", 8), ("decode", 10)):
+        verdict = room.replay(cut, by=by)
+        assert (verdict.row, verdict.ending, verdict.prompt, verdict.output) == (row, "cut", "checked", "matches")
     falsified = room.serve(swapping(engine, 3), max_tokens=8)
     verdict = room.replay(falsified)
     assert (verdict.row, verdict.first_difference) == (15, 3)
