@@ -116,9 +116,10 @@ def gateway(folder: Path, url: str, *flags: str, state: str = "state") -> Iterat
 
 
 @contextmanager
-def reverse_proxy(url: str) -> Iterator[Front]:
+def reverse_proxy(url: str, *loop: str) -> Iterator[Front]:
+    """On asyncio's own loop, or that of the package `loop`."""
     began = time.perf_counter()
-    with running(sys.executable, "-I", str(_PROXY), url) as process:
+    with running(sys.executable, "-I", str(_PROXY), url, *loop) as process:
         yield _answering(Front(process, f"http://127.0.0.1:{line(process).strip()}"), began)
 
 
