@@ -27,6 +27,7 @@ from mesh.cli.engines import (
     spelled,
 )
 from mesh.cli.exits import ACCEPTED, USAGE
+from mesh.cli.governed import blueprints_of
 from mesh.cli.granted import Granted
 from mesh.cli.logs import FORMATS, to_stderr
 from mesh.cli.meter_flags import (
@@ -207,7 +208,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
     config = MeshConfig.load(args.config)
     base = args.config.parent
     state = State(base / config.state.dir) if args.state is None else state_of(args)
-    specs = [_backend_spec(backend, base, config.blueprints) for backend in config.backend]
+    specs = [backend_spec(backend, base, config.blueprints) for backend in config.backend]
     routes = [
         Route(*_of_candidate(spec, tuple(backend.aliases), backend.queue))
         for spec, backend in zip(specs, config.backend, strict=True)
@@ -238,7 +239,7 @@ def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfi
     return config.model_copy(update=given)
 
 
-def _backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | None = None) -> EngineSpec:
+def backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | None = None) -> EngineSpec:
     """Paths in a config file are relative to that file."""
 
     def path(name: str | None) -> Path | None:
@@ -333,6 +334,7 @@ async def _serve_on(
         gateway = Gateway(
             mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, authenticators=authenticators,
             routes=plan.routes, origins=plan.origins, journal=journal,
+            blueprints=blueprints_of(plan.specs),
         )  # fmt: skip
         bound = await gateway.start(plan.gateway.host, plan.gateway.port, taken)
         try:

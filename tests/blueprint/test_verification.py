@@ -89,6 +89,8 @@ def reason(at: int) -> tuple[type[MeshError], ...]:
         return (ContainerError, KernelError)
     if at < _BLOCK_AT:
         return (KernelError,)
+    if at == _BLOCK_AT:
+        return (SignerError,)
     if at < _BODY_SIGNATURE_AT:
         # whose the last certificate is says which root to look for
         issuer = _BLOCK_AT + 1 + CERTIFICATE_BYTES + 40
@@ -115,6 +117,11 @@ def check_changes(every: int) -> None:
 
 def test_changed_byte_is_refused_before_the_body_is_decoded_with_its_reason() -> None:
     check_changes(every=61)
+
+
+@pytest.mark.deep
+def test_every_changed_byte_is_refused_before_the_body_is_decoded_with_its_reason() -> None:
+    check_changes(every=1)
 
 
 def test_changed_byte_of_header_tables_and_fields_is_refused_with_its_reason() -> None:
