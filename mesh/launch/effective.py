@@ -80,7 +80,7 @@ def _human(text: str) -> float | None:
     if found is None:
         return None
     power = "kmg".index(found[2].lower()) + 1
-    return float(found[1]) * (1000 if found[2].islower() else 1024) ** power
+    return float(found[1]) * float((1000 if found[2].islower() else 1024) ** power)
 
 
 def _json(text: str) -> Any:
