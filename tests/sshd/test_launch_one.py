@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import asyncssh
 import pytest
+
+from mesh.launch.record import load_record
 
 if TYPE_CHECKING:
     from tests.sshd.hosts import Site
@@ -38,7 +42,8 @@ DYING = "import sys; print('no such model file', file=sys.stderr); sys.exit(3)\n
 def gone(one: Site, run: str) -> bool:
     from tests.sshd.hosts import listening, marked
 
-    session = subprocess.run(["tmux", "-L", f"mesh-{run}", "has-session"], capture_output=True, check=False)
+    env = {**os.environ, "TMUX_TMPDIR": str(one.sshds[0].folder)}
+    session = subprocess.run(["tmux", "-L", f"mesh-{run}", "has-session"], capture_output=True, check=False, env=env)
     return not marked(run) and not listening(one.port) and session.returncode != 0
 
 
@@ -67,7 +72,6 @@ def test_launch_is_ready_when_it_answers_and_stopped_when_nothing_is_left(one: S
 
 
 def test_receipts_lead_to_the_record_of_the_launch_and_drift_is_shown(one: Site) -> None:
-    from mesh.launch.record import load_record
     from mesh.ledger.reader import LedgerReader
     from mesh.schema.envelope import RECEIPT_TYPE, verify
 
@@ -139,6 +143,31 @@ def test_engine_that_dies_is_told_with_its_last_words(one: Site) -> None:
     done = one.mesh("serve", "dying", "--json")
     assert "the engine ended (status 3): no such model file" in json.loads(done.stdout)["error"]["message"]
     assert one.closed("dying")["how"] == "not-ready"
+
+
+def test_rc_01_engine_that_runs_otherwise_than_asked_is_stopped_again_unless_allowed(one: Site) -> None:
+    said = (
+        "print(\"INFO non-default args: {'max_model_len': 2048}\", flush=True)\n"
+        'print("WARNING Unknown vLLM environment variable detected: VLLM_NOPE", flush=True)\n'
+    )
+    (one.folder / "engine.py").write_text(said + STUBBORN.replace("if os.fork() == 0:", "if False:"))
+    (one.folder / "model").mkdir()
+    (one.folder / "model" / "config.json").write_bytes(b"{}")
+    text = (
+        f'engine = "vllm"\ndeploy = "tmux"\nmodel = "{one.folder}/model"\nserved_model_name = "reference"\n'
+        f"entrypoint = {json.dumps([sys.executable, str(one.folder / 'engine.py')])}\n"
+        'host = "127.0.0.1"\nargs = ["--max-model-len", "4096"]\n'
+    )
+    one.recipe("other", text)
+    message = json.loads(one.mesh("serve", "other", "--json").stdout)["error"]["message"]
+    assert "--max-model-len: asked for '4096', the engine runs with '2048'" in message
+    assert "env.VLLM_NOPE: the engine says that it does not know it" in message
+    assert one.closed("other")["verified"] is True
+    one.recipe("other", text + 'allowed_levers = ["--max-model-len", "VLLM_NOPE"]\n')
+    told = json.loads(one.mesh("serve", "other", "--json").stdout)
+    record = load_record(one.folder / told["record"])
+    assert record.fields["allowed_levers"] == ["--max-model-len", "VLLM_NOPE"]
+    assert one.mesh("stop", "other", "--drain-s", "1").returncode == 0
 
 
 def test_port_that_is_taken_is_no_place_for_an_engine(one: Site) -> None:
