@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from conformance.blueprints import next_of_lineage, postcard_line, read_blueprint, verify_blueprint
 from conformance.case import ACCEPT, NOTHING, REJECT
 from conformance.replayer import replay_line
 from conformance.routes import identity_line, route_line
@@ -56,7 +57,7 @@ from mesh.schema.view import sealed_view, settings_view
 
 V = TypeVar("V", bound=Value)
 
-FEATURES = ("reference", "replay", "grant", "identity")
+FEATURES = ("reference", "replay", "grant", "identity", "blueprint")
 _TYPES = {"receipt": RECEIPT_TYPE, "checkpoint": CHECKPOINT_TYPE}
 
 
@@ -110,6 +111,10 @@ class Client:
             "identity-route": self.identity_route,
             "identity-evidence": self.identity_evidence,
             "identity-handshake": self.identity_handshake,
+            "postcard": lambda kind, name: postcard_line(kind, self._read(name)),
+            "blueprint": lambda name: read_blueprint(self._read(name)),
+            "blueprint-verify": self.blueprint_verify,
+            "blueprint-lineage": lambda name, *served: next_of_lineage(self._read(name), *served),
         }
 
     def answer(self, op: str, arguments: Sequence[str]) -> tuple[int, str]:
@@ -153,6 +158,9 @@ class Client:
     def identity_route(self, known: str, purpose: str, *names: str) -> str:
         shards = [self._identity(name) for name in names]
         return route_line(shards, known, for_certification=purpose == "certify")
+
+    def blueprint_verify(self, name: str, roots: str, listed: str, now_s: str) -> str:
+        return verify_blueprint(self._read(name), self._read(roots), self._read(listed), now_s)
 
     def identity_evidence(self, name: str) -> str:
         rejection = ForwardEvidence.from_json(self._read(name)).rejection()

@@ -116,6 +116,8 @@ class Circuit:
                 raise BodyError(
                     f"circuit: edges[{number}]: from node {edge.start} to {edge.end}, expected to a later one"
                 )
+            if edge.format != self.nodes[edge.start].format:
+                raise BodyError(f"circuit: edges[{number}]: of another format than its node {edge.start} computes in")
         _ascending("edges", [(edge.end, edge.start) for edge in self.edges])
         self._check_use()
 

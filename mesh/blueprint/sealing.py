@@ -39,27 +39,26 @@ class SignatureBlock:
             raise SignerError("blueprint: not signed")
         count = data[0]
         if not 0 < count <= MAX_CHAIN:
-            raise ChainError(f"signature block: {count} certificates, expected 1 to {MAX_CHAIN}")
-        at = 1 + count * CERTIFICATE_BYTES
-        if len(data) < at + SIGNATURE_BYTES + 2:
-            raise ChainError(f"signature block: {len(data)} bytes, too few for {count} certificates and signatures")
-        chain = tuple(
-            Certificate.from_bytes(data[start : start + CERTIFICATE_BYTES], f"certificate {number}")
-            for number, start in enumerate(range(1, at, CERTIFICATE_BYTES))
-        )
-        body = data[at : at + SIGNATURE_BYTES]
-        at += SIGNATURE_BYTES
-        kernels = int.from_bytes(data[at : at + 2], "little")
-        at += 2
+            raise SignerError(f"signature block: {count} certificates, expected 1 to {MAX_CHAIN}")
+        body_at = 1 + count * CERTIFICATE_BYTES
+        at = body_at + SIGNATURE_BYTES + 2
+        kernels = int.from_bytes(data[at - 2 : at], "little")
         if kernels > MAX_MODULES or len(data) != at + kernels * _ARTIFACT_BYTES:
-            raise SignerError(f"signature block: {kernels} kernels in {len(data)} bytes, which does not go together")
+            raise SignerError(
+                f"signature block: {count} certificates and {kernels} kernels in {len(data)} bytes, which does not go "
+                "together"
+            )
         found = tuple(
             (data[start : start + _DIGEST_BYTES], data[start + _DIGEST_BYTES : start + _ARTIFACT_BYTES])
             for start in range(at, len(data), _ARTIFACT_BYTES)
         )
         if any(before[0] >= after[0] for before, after in pairwise(found)):
             raise SignerError("signature block: the digests of its kernels do not ascend")
-        return cls(chain, body, found)
+        chain = tuple(
+            Certificate.from_bytes(data[start : start + CERTIFICATE_BYTES], f"certificate {number}")
+            for number, start in enumerate(range(1, body_at, CERTIFICATE_BYTES))
+        )
+        return cls(chain, data[body_at : at - 2], found)
 
     def check(self, signer: PublicKey, header: Header) -> None:
         """Raises SignerError naming the first signature that does not hold."""

@@ -2,15 +2,16 @@
 
     1 container   bounds of every section, against the file's size
     2 body-hash   the body has the hash that the header names
-    3 chain       certificates, and their signatures up to a root; untrusted-root
-    4 expired     each of them, now
-    5 revoked     none of them, no kernel and not the blueprint itself; stale-revocations
-    6 signer      both signatures over the body, and over each kernel's digest
-    7 container   locators, and that every payload byte is where one of them says; kernel: payloads have their digests
-    8 postcard    only now is the body decoded; body: it contradicts nothing; kernel: its modules are those of 6 and 7
-    9 lineage     no higher revision was served before
+    3 signer      there is a signature block, of its layout
+    4 chain       certificates, and their signatures up to a root; untrusted-root
+    5 expired     each of them, now
+    6 revoked     none of them, no kernel and not the blueprint itself; stale-revocations
+    7 signer      both signatures over the body, and over each kernel's digest
+    8 container   locators, and that every payload byte is where one of them says; kernel: payloads have their digests
+    9 postcard    only now is the body decoded; body: it contradicts nothing; kernel: its modules are those of 7 and 8
+    10 lineage    no higher revision was served before
 
-Nothing of the body is used, nor even decoded, before 8.
+Nothing of the body is used, nor even decoded, before 9. SPEC.md has the steps one class each.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Blueprint:
 
 
 def verify(container: Container, policy: Policy) -> Blueprint:
-    """Steps 3 to 8 on a container that was opened, which is 1 and 2. Raises the BlueprintError of the first fault,
+    """Steps 3 to 9 on a container that was opened, which is 1 and 2. Raises the BlueprintError of the first fault,
     UntrustedRoot or StaleRevocations."""
     block = SignatureBlock.from_bytes(container.signature_block)
     root = check_chain(block.chain, policy.roots)
@@ -66,7 +67,7 @@ def verify(container: Container, policy: Policy) -> Blueprint:
 
 
 def read_unverified(container: Container) -> Blueprint:
-    """What a file says, whoever made it: steps 1, 2, 7 and 8. For looking at, not for use."""
+    """What a file says, whoever made it: steps 1, 2, 8 and 9. For looking at, not for use."""
     return _decoded(container, _located(container, None), ())
 
 
@@ -122,7 +123,7 @@ class Served:
 
 
 def check_lineage(blueprint: Blueprint, highest: Served | None, *, allow: bool) -> Override | None:
-    """Step 9, against the highest revision of its lineage that was served under. What was allowed although it would
+    """Step 10, against the highest revision of its lineage that was served under. What was allowed although it would
     have been refused is returned, to be reported. Raises LineageError."""
     if highest is None:
         return None

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from mesh.cli import blueprint_keys, blueprint_make, blueprint_view
+from mesh.cli import blueprint_keys, blueprint_make, blueprint_view, circuit_page
 from mesh.cli.caveats import moment
 from mesh.cli.engines import add_engine_flags, add_trusted_flags
 from mesh.cli.state import add_state_flag
@@ -37,7 +37,8 @@ def _file(action: argparse.ArgumentParser, name: str = "file") -> None:
 
 def _add_making(actions: Any) -> None:
     building = actions.add_parser(
-        "build", help="a preview of a model and the settings that the engine's flags give it",
+        "build", usage="mesh blueprint build --gguf FILE --out FILE [flags of the engine]",
+        help="a preview of a model and the settings that the engine's flags give it",
         description="What would run here, from the model's tensors, the installed build and the settings. Nothing is "
         "signed: nothing serves under it until it is.",
     )  # fmt: skip
@@ -93,7 +94,7 @@ def _add_keys(actions: Any) -> None:
         description="ID is 64 hex digits: of a certificate, a key, a kernel's module or a blueprint, as `inspect` "
         "shows them. A new list holds what the one before it held.",
     )  # fmt: skip
-    revoking.add_argument("ids", nargs="*", metavar="ID", help="of certificates and blueprints that are revoked")
+    revoking.add_argument("ids", nargs="*", metavar="ID", help="what is taken back; it may be nothing")
     revoking.add_argument("--key", required=True, type=Path, metavar="FILE", help="the root's secret key")
     revoking.add_argument("--previous", type=Path, metavar="FILE", help="the list before this one")
     revoking.add_argument("--not-after", type=moment, required=True, metavar="TIME", help="nobody trusts it after that")
@@ -111,6 +112,11 @@ def _add_viewing(actions: Any) -> None:
     inspecting = actions.add_parser("inspect", help="what it states, whoever made it; no signature is checked")
     _file(inspecting)
     inspecting.set_defaults(run=blueprint_view.run_inspect)
+
+    drawing = actions.add_parser("page", help="its circuit in one HTML file, to be turned, filtered and coloured")
+    _file(drawing)
+    _out(drawing)
+    drawing.set_defaults(run=circuit_page.run_page)
 
     comparing = actions.add_parser("diff", help="everything that B states otherwise than A; exit 10 where there is")
     _file(comparing, "a")

@@ -27,6 +27,7 @@ from mesh.cli.engines import (
     spelled,
 )
 from mesh.cli.exits import ACCEPTED, USAGE
+from mesh.cli.governed import blueprints_of
 from mesh.cli.granted import Granted
 from mesh.cli.logs import FORMATS, to_stderr
 from mesh.cli.meter_flags import (
@@ -321,6 +322,7 @@ async def _serve_on(
         gateway = Gateway(
             mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, authenticators=authenticators,
             routes=plan.routes, origins=plan.origins, journal=journal,
+            blueprints=blueprints_of(plan.specs),
         )  # fmt: skip
         bound = await gateway.start(plan.gateway.host, plan.gateway.port, taken)
         try:

@@ -7,6 +7,7 @@ the build like the structures in `gguf_abi`: another one may choose otherwise.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -80,21 +81,23 @@ def plan_of(
     """The kernels that are needed, and an arm for each mode and number of rows in which others are chosen. Raises
     EngineUnsupported for what this build has no kernel for."""
     arms = [("prefill", 1, 1), ("prefill", 2, settings.n_ubatch), ("decode", 1, 1), ("decode", 2, settings.slots)]
+    groups = _groups(circuit)
+    inputs = Counter(edge.end for edge in circuit.edges)
     chosen = [
-        (arm, [(_choice(circuit, group, arm, settings), group) for group in _groups(circuit)])
+        (arm, [(_choice(circuit, group, arm, settings, inputs), group) for group in groups])
         for arm in arms
         if arm[1] <= arm[2]
     ]
-    needed = sorted({choice.function: choice for _, groups in chosen for choice, _ in groups}.items())
+    needed = sorted({choice.function: choice for _, choices in chosen for choice, _ in choices}.items())
     kernels = tuple(Kernel(0, name, choice.family, choice.numerics) for name, choice in needed)
     place = {kernel.function: number for number, kernel in enumerate(kernels)}
     return kernels, tuple(
         planned(
-            Arm(mode, first, last, tuple(Group(place[choice.function], nodes) for choice, nodes in groups), b""),
+            Arm(mode, first, last, tuple(Group(place[choice.function], nodes) for choice, nodes in choices), b""),
             modules,
             kernels,
         )
-        for (mode, first, last), groups in chosen
+        for (mode, first, last), choices in chosen
     )
 
 
@@ -114,7 +117,9 @@ def _groups(circuit: Circuit) -> list[tuple[int, ...]]:
     ]
 
 
-def _choice(circuit: Circuit, group: tuple[int, ...], arm: tuple[str, int, int], settings: GgufSettings) -> _Choice:
+def _choice(
+    circuit: Circuit, group: tuple[int, ...], arm: tuple[str, int, int], settings: GgufSettings, inputs: Counter[int]
+) -> _Choice:
     node = circuit.nodes[group[-1]]
     if node.kind in ("linear", "head", "router", "experts") and node.weights:
         return _product(circuit, node, arm, settings)
@@ -132,7 +137,7 @@ def _choice(circuit: Circuit, group: tuple[int, ...], arm: tuple[str, int, int],
             "ggml_compute_forward_norm" if biased else "ggml_compute_forward_rms_norm_mul_fused", "norm", "F32"
         )  # fmt: skip
     if node.kind == "activation":
-        gated = sum(edge.end == group[-1] for edge in circuit.edges) > 1
+        gated = inputs[group[-1]] > 1
         return _Choice("ggml_compute_forward_glu" if gated else "ggml_compute_forward_unary", "activation", "F32")
     if node.kind == "attention":
         return _attention(circuit, group, settings)

@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
+from mesh.blueprint.verification import Blueprint
 from mesh.engine.protocol import ServingEngine
 from mesh.errors import DeadlineExceeded, EngineUnavailable, LedgerError, MeshError, Refused
 from mesh.gateway.answering import ENDED
 from mesh.gateway.auth import Authenticator, Gatekeeper, StaticKeys
 from mesh.gateway.backends import Backends, Route
 from mesh.gateway.balance import Balance
+from mesh.gateway.blueprints import Blueprints
 from mesh.gateway.completions import CALLER, GRANT, SERVE, Completions
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.cors import Cors
@@ -50,7 +52,8 @@ _HTTP_CODES = {404: "unknown_route", 405: "method_not_allowed", 413: "body_too_l
 class Gateway:
     """Serves `engines` under `steward`. `keys` are BLAKE3 digests (`b3:...`) of the bearer tokens that are let in,
     `authenticators` know other kinds of tokens, `origins` are the web pages of others that may use the server. With
-    `journal` each serve has a line of its own in the log, beside the one of its request."""
+    `journal` each serve has a line of its own in the log, beside the one of its request. `blueprints` are those that
+    engines were started under, to be shown."""
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Gateway:
         routes: Sequence[Route] = (),
         origins: Sequence[str] = (),
         journal: bool = True,
+        blueprints: Sequence[Blueprint] = (),
     ) -> None:
         self._steward = steward
         self._config = config
@@ -73,6 +77,7 @@ class Gateway:
         self._completions = Completions(steward, self.backends, intake, config)
         self._tokens = Tokens(self.backends, intake)
         self._identities = Identities(self.backends, intake)
+        self._blueprints = Blueprints(self.backends, blueprints)
         self._embeddings = Embeddings(self.backends, intake)
         self._description = Description(self.backends, metrics=config.metrics, guarded=not self._gate.open)
         self.metrics = Metrics(self.backends, steward.costs)
@@ -107,6 +112,7 @@ class Gateway:
                 *self._tokens.routes(),
                 *self._evidence.routes(),
                 *self._identities.routes(),
+                *self._blueprints.routes(),
                 *self._shown,
                 web.get("/mesh/v1/grant/balance", Balance(steward=self._steward).show),
                 web.get("/openapi.json", self._description.show),

@@ -178,6 +178,10 @@ def describe(models: Sequence[str], *, metrics: bool, guarded: bool) -> dict[str
         "/detokenize": {"post": asked("DetokenizeRequest", "Text", told="text; nothing is served")},
         "/mesh/v1/steward": {"get": _get("the key, the count, the head, the engines", {_JSON: ref("Steward")})},
         "/mesh/v1/backends": {"get": _get("the backends, and exactly what each is", {_JSON: {"type": "object"}})},
+        "/mesh/v1/blueprints": {"get": _get("what is served under blueprints", {_JSON: {"type": "object"}})},
+        "/mesh/v1/blueprints/{blueprint_id}/circuit": {
+            "get": _get("its circuit, to be drawn", {_JSON: {"type": "object"}}, [_in_path("blueprint_id")])
+        },
         "/mesh/v1/handshake": {"post": _post("HandshakeRequest", _HANDSHAKE)},
         "/mesh/v1/receipts": {
             "get": _get("the receipts, newest first, a page at a time", {_JSON: ref("Receipts")}, _SEARCH)

@@ -26,7 +26,7 @@ from mesh.blueprint.revocation import Revocations, revoke
 from mesh.blueprint.sealing import sign
 from mesh.blueprint.settings import GgufSettings
 from mesh.blueprint.signature import PublicKey, SecretKey
-from mesh.blueprint.verification import Policy
+from mesh.blueprint.verification import Blueprint, Policy, verify
 
 ROOT, MIDDLE, SIGNER = (SecretKey(bytes((number,)) * 64) for number in (1, 2, 3))
 NOW_S = 1_800_000_000
@@ -119,3 +119,9 @@ def kbp(
     header = Container.of_bytes(head + tail).header
     block = sign(key, chain() if certificates is None else certificates, header, [one.digest for one in made.modules])
     return head_of(spelled, locators, block) + tail + block
+
+
+def verified(made: Body | None = None) -> Blueprint:
+    from mesh.blueprint.container import Container
+
+    return verify(Container.of_bytes(kbp(made)), policy())

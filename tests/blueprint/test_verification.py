@@ -89,6 +89,8 @@ def reason(at: int) -> tuple[type[MeshError], ...]:
         return (ContainerError, KernelError)
     if at < _BLOCK_AT:
         return (KernelError,)
+    if at == _BLOCK_AT:
+        return (SignerError,)
     if at < _BODY_SIGNATURE_AT:
         # whose the last certificate is says which root to look for
         issuer = _BLOCK_AT + 1 + CERTIFICATE_BYTES + 40

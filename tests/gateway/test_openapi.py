@@ -19,6 +19,7 @@ from mesh.gateway.openai import parse_chat, parse_completion
 from mesh.gateway.openapi import describe
 from mesh.gateway.page import Page
 from mesh.gateway.tokens import parse_detokenize, parse_tokenize
+from tests.blueprint.bodies import verified
 from tests.gateway.serving import CHAT, DECIDE, TEXT, Deciding, Reply, Scoring, ask, house, question, script
 
 PAGE = Page.installed().paths
@@ -205,7 +206,9 @@ def test_answers_are_as_described(tmp_path: Path) -> None:
     async def main() -> None:
         scoring = Scoring([b"he", b"llo"])
         scoring.tool_form = "hermes"
-        async with house(tmp_path, others=[scoring, Deciding()], keep_ns=10**15) as gate:
+        blueprint = verified()
+        scoring.blueprint_id = blueprint.id
+        async with house(tmp_path, others=[scoring, Deciding()], keep_ns=10**15, blueprints=[blueprint]) as gate:
             described = (await gate.get("/openapi.json")).json
             chats = (
                 ask(), ask(stream=True), ask(n=2), ask(max_tokens=0), ask(model="none"), ask(max_tokens=10**7),
@@ -232,7 +235,8 @@ def test_answers_are_as_described(tmp_path: Path) -> None:
                 last = reply.headers.get("Mesh-Receipt", last)
             steward = (await gate.get("/mesh/v1/steward")).json
             digest = steward["engines"][0]["settings_digest"]
-            names = {"{id}": last, "{digest}": digest, "{model}": "reference"}
+            names = {"{id}": last, "{digest}": digest, "{model}": "reference",
+                     "{blueprint_id}": f"sha256:{blueprint.id.hex()}"}  # fmt: skip
             for path, operations in described["paths"].items():
                 if "get" not in operations:
                     continue
