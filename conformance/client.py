@@ -13,7 +13,6 @@ from conformance.blueprints import next_of_lineage, postcard_line, read_blueprin
 from conformance.case import ACCEPT, NOTHING, REJECT
 from conformance.replayer import replay_line
 from conformance.routes import identity_line, route_line
-from mesh.cli.verify import check_statement
 from mesh.engine.protocol import Scores
 from mesh.engine.reference import VOCABULARY, ReferenceEngine, stream
 from mesh.errors import BadRequest, MeshError, SchemaError
@@ -36,7 +35,7 @@ from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.commitment import opening, opening_key, output_commitment
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.energy import Energy
-from mesh.schema.envelope import CHECKPOINT_TYPE, RECEIPT_TYPE, verify
+from mesh.schema.envelope import CHECKPOINT_TYPE, RECEIPT_TYPE, verify, verify_statement
 from mesh.schema.ids import ContentId, Kind, serve_id_from_text, steward_from_text
 from mesh.schema.limits import MAX_PAYLOAD_BYTES, MAX_SETTINGS_BYTES, MAX_TOKENS
 from mesh.schema.outcome import ServeOutcome
@@ -229,7 +228,7 @@ class Client:
 
     def sequence(self, trust: str, *names: str) -> str:
         keys = self._trust(trust)
-        statements = [check_statement(self._read(name), keys) for name in names]
+        statements = [verify_statement(self._read(name), keys) for name in names]
         receipts = [(sealed.value, sealed.id) for sealed in statements if isinstance(sealed.value, Receipt)]
         check_run(receipts, [sealed.value for sealed in statements if isinstance(sealed.value, Checkpoint)])
         return str(len(receipts))

@@ -1,12 +1,13 @@
 """The rows of the table, one module each, in the order of the table."""
 
 from bench.measure import Comparison
-from bench.rows import check_bare, check_cwt, durable, energy, gateway_cpu, grant, seal, sealed_rate, weights
+from bench.rows import audit, check_bare, check_cwt, durable, energy, gateway_cpu, grant, seal, sealed_rate, weights
 
 ROWS: tuple[Comparison, ...] = (
     seal.COMPARISON,
     check_bare.COMPARISON,
     check_cwt.COMPARISON,
+    audit.COMPARISON,
     grant.COMPARISON,
     weights.COMPARISON,
     durable.COMPARISON,

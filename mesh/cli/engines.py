@@ -59,8 +59,11 @@ def add_trusted_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup)
     parser.add_argument("--blueprint-revoked", type=Path, metavar="FILE", help="the root's list of revocations")
 
 
-def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True, governed: bool = True) -> None:
-    """With `governed` the engine may be started under a blueprint."""
+def add_engine_flags(
+    parser: argparse.ArgumentParser, *, required: bool = True, governed: bool = True, behind_dashes: bool = True
+) -> None:
+    """With `governed` the engine may be started under a blueprint. `behind_dashes`: what follows `--` is for a vLLM
+    server of our own, and not for the command."""
     if governed:
         under = parser.add_argument_group(
             "blueprint", "all settings come from it; --gguf or --vllm-managed then only says where the model is"
@@ -109,7 +112,10 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True, 
     group.add_argument(
         "--route", action="store_true", help="a vLLM server over several hosts, of which each reports what it computes"
     )
-    group.add_argument("flags", nargs="*", metavar="-- FLAGS", help="for a vLLM server of our own")
+    if behind_dashes:
+        group.add_argument("flags", nargs="*", metavar="-- FLAGS", help="for a vLLM server of our own")
+    else:
+        parser.set_defaults(flags=[])
     _add_watts(group)
 
 

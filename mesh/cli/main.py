@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import mesh
 from mesh.cli import (
+    audit,
     blueprint,
     chat,
     conformance,
@@ -43,6 +44,7 @@ COMMANDS = (
     verify,
     disclose,
     replay,
+    audit,
     grant,
     key,
     weights,

@@ -196,7 +196,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
     config = MeshConfig.load(args.config)
     base = args.config.parent
     state = State(base / config.state.dir) if args.state is None else state_of(args)
-    specs = [_backend_spec(backend, base, config.blueprints) for backend in config.backend]
+    specs = [backend_spec(backend, base, config.blueprints) for backend in config.backend]
     routes = [
         Route(*_of_candidate(spec, tuple(backend.aliases), backend.queue))
         for spec, backend in zip(specs, config.backend, strict=True)
@@ -227,7 +227,7 @@ def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfi
     return config.model_copy(update=given)
 
 
-def _backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | None = None) -> EngineSpec:
+def backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | None = None) -> EngineSpec:
     """Paths in a config file are relative to that file."""
 
     def path(name: str | None) -> Path | None:

@@ -19,6 +19,7 @@ from mesh.gateway.auth import Authenticator, Gatekeeper, StaticKeys
 from mesh.gateway.backends import Backends, Route
 from mesh.gateway.balance import Balance
 from mesh.gateway.blueprints import Blueprints
+from mesh.gateway.checkpoints import Checkpoints
 from mesh.gateway.completions import CALLER, GRANT, SERVE, Completions
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.cors import Cors
@@ -86,7 +87,8 @@ class Gateway:
             steward.observe(write)
         self._evidence = Evidence(steward, self.backends, int(time.time()))
         self._health = Health(steward, self.backends.all, config.min_free_bytes)
-        self._shown = [*Receipts(steward).routes(), *Summary(steward, self.backends).routes()]
+        shown = (Receipts(steward), Checkpoints(steward), Summary(steward, self.backends))
+        self._shown = [route for each in shown for route in each.routes()]
         page = Page.installed() if config.page else None
         if page is not None:
             self._shown += page.routes()

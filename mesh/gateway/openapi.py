@@ -143,6 +143,10 @@ _ANSWERS: dict[str, Schema] = {
             seq=_COUNT, receipt_id=_RECEIPT_ID, serve_id=_SERVE_ID, caller=TEXT, envelope=TEXT,
         )),
     ),
+    "Checkpoints": _answer(
+        "checkpoints", next=_COUNT,
+        checkpoints=array(_answer("number", "envelope", number=_COUNT, envelope=TEXT)),
+    ),
     "Settings": _answer("view_of", "digest", "settings", digest=_RECEIPT_ID, settings={"type": "object"}),
     "Route": _answer("view_of", "digest", "route", digest=_RECEIPT_ID, route={"type": "object"}),
     "Balance": _answer("totals", totals=array(_ANY)),
@@ -185,6 +189,12 @@ def describe(models: Sequence[str], *, metrics: bool, guarded: bool) -> dict[str
         "/mesh/v1/handshake": {"post": _post("HandshakeRequest", _HANDSHAKE)},
         "/mesh/v1/receipts": {
             "get": _get("the receipts, newest first, a page at a time", {_JSON: ref("Receipts")}, _SEARCH)
+        },
+        "/mesh/v1/checkpoints": {
+            "get": _get(
+                "the signed checkpoints, oldest first, a page at a time", {_JSON: ref("Checkpoints")},
+                [_asked("limit", whole(1, MAX_PAGE)), _asked("after", whole(0, MAX_UINT))],
+            )
         },
         "/mesh/v1/summary": {
             "get": _get(

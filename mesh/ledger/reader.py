@@ -145,6 +145,17 @@ class LedgerReader:
         rows = self._rows("SELECT envelope FROM checkpoints ORDER BY number DESC LIMIT 1")
         return bytes(rows[0][0]) if rows else None
 
+    def checkpoints(self, *, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        """The checkpoints with a number above `after`, each with its envelope, in the order in which they were
+        signed."""
+        while rows := self._rows(
+            "SELECT number, envelope FROM checkpoints WHERE number > ? ORDER BY number LIMIT ?",
+            (after, PAGE_RECEIPTS),
+        ):
+            for number, envelope in rows:
+                yield number, bytes(envelope)
+            after = rows[-1][0]
+
     def open_intents(self) -> list[Intent]:
         """The serves that have started and have no receipt yet, in the order in which they started."""
         # a ledger that its owner has not opened since it has grants has no such column

@@ -116,6 +116,27 @@ replay good.cbor good.disclosure --trust trust --gguf garbage         | 10 | gar
 replay good.cbor good.disclosure --trust trust                        | 2  | --gguf --reference
 replay good.cbor good.disclosure --trust trust --reference --slots 2  | 2  | --slots
 
+audit state --trust trust                                             | 0  | audit: good
+audit good.cbor state --trust trust                                   | 0  | 1 envelope given more than once
+audit state --trust trust --reference                                 | 11 | NotReplayable (no-opening 1)
+audit false.cbor --trust trust                                        | 0  | nothing was replayed
+audit good.cbor --trust stranger                                      | 11 | is not in the trust set
+audit empty --trust trust                                             | 10 | wrong: envelope 1
+audit damaged --trust trust                                           | 10 | damaged
+audit none --trust trust                                              | 3  | none: no such file or directory
+audit folder --trust trust                                            | 3  | folder: no ledger and no receipts
+audit closed --trust trust                                            | 3  | permission denied
+audit state --trust trust --html good.cbor                            | 3  | good.cbor: file exists
+audit state --trust trust --gguf none                                 | 3  | none: no such file or directory
+audit state --trust trust --reference --disclosures none              | 3  | none: no such file or directory
+audit state --trust trust --reference --resume good.cbor              | 2  | --resume good.cbor
+audit state --trust trust --sample 1                                  | 2  | --sample and --seed come together
+audit - --trust trust                                                 | 2  | more than once
+audit http://127.0.0.1:9 --trust trust                                | 3  | http://127.0.0.1:9
+audit http: --trust trust                                             | 3  | http:
+audit state                                                           | 2  | --trust
+audit --trust trust                                                   | 2  | SOURCE
+
 key                                                                   | 2  | ACTION
 key show --state state                                                | 0  | ed25519:
 key show --state none                                                 | 3  | none

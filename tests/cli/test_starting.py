@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.engines import _APPLIES, add_engine_flags, spec_of
-from mesh.cli.serve import _backend_spec
+from mesh.cli.serve import backend_spec
 from mesh.cli.specs import EngineSpec
 from mesh.cli.starting import start_engine
 from mesh.errors import ModelFileError
@@ -35,7 +35,7 @@ def by_config(model: Path) -> EngineSpec:
     config = MeshConfig.from_toml(
         f'[[backend]]\nkind = "gguf"\npath = "{model.name}"\ntokenizer_pre = "gpt-2"\neos_id = 0\nsilent_s = 77\n'
     )
-    return _backend_spec(config.backend[0], model.parent)
+    return backend_spec(config.backend[0], model.parent)
 
 
 @pytest.mark.parametrize("spec", [by_flags, by_config])
