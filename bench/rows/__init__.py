@@ -1,7 +1,7 @@
 """The rows of the table, one module each, in the order of the table."""
 
 from bench.measure import Comparison
-from bench.rows import check_bare, check_cwt, durable, energy, gateway_cpu, grant, seal, sealed_rate, weights
+from bench.rows import audit, check_bare, check_cwt, durable, energy, gateway_cpu, grant, seal, sealed_rate, weights
 
 ROWS: tuple[Comparison, ...] = (
     seal.COMPARISON,
@@ -20,4 +20,6 @@ ROWS: tuple[Comparison, ...] = (
     energy.ZEUS,
     energy.CODECARBON,
     energy.POLLING,
+    *audit.SERVES,
+    *audit.PREFILL,
 )
