@@ -1,7 +1,20 @@
 """The rows of the table, one module each, in the order of the table."""
 
 from bench.measure import Comparison
-from bench.rows import audit, check_bare, check_cwt, durable, energy, gateway_cpu, grant, seal, sealed_rate, weights
+from bench.rows import (
+    audit,
+    check_bare,
+    check_cwt,
+    commitment,
+    durable,
+    energy,
+    gateway_cpu,
+    gguf_streams,
+    grant,
+    seal,
+    sealed_rate,
+    weights,
+)
 
 ROWS: tuple[Comparison, ...] = (
     seal.COMPARISON,
@@ -22,4 +35,6 @@ ROWS: tuple[Comparison, ...] = (
     energy.POLLING,
     *audit.SERVES,
     *audit.PREFILL,
+    commitment.COMPARISON,
+    gguf_streams.COMPARISON,
 )

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 from bench.audited import Audited, Took, audited
 from bench.measure import Comparison, Goal, PeerMissing, Plan, Round, Sides
+from bench.models import larger, requantized
+from bench.scratch import scratch
 from bench.venvs import ROOT
 from mesh.cli.engines import packaged_model
+from mesh.errors import UsageError
 from mesh.replay.replayer import By
 
 _PREFILL = Path(__file__).parent.parent / "peers" / "llama_prefill.py"
@@ -32,9 +35,16 @@ def _tokens(plan: Plan, tokens: int) -> int:
     return tokens if plan.serves >= _FULL_SERVES else _QUICK_TOKENS
 
 
+Make = Callable[[Path], Path]  # writes a model file
+
+
 @contextmanager
-def _against_serve(plan: Plan, *, tokens: int, threads: int, by: By, seeded: bool = False) -> Iterator[Sides]:
-    with audited(threads=threads) as one:
+def _against_serve(
+    plan: Plan, *, tokens: int, threads: int, by: By, seeded: bool = False, make: Make | None = None
+) -> Iterator[Sides]:
+    with ExitStack() as stack:
+        path = None if make is None else make(stack.enter_context(scratch("model")) / "model.gguf")
+        one = stack.enter_context(audited(threads=threads, path=path))
         made = _tokens(plan, tokens)
         one.serve(made, seeded=seeded)
         yield Sides(lambda: _of(one.replay(by=by), threads), lambda: _of(one.serve(made, seeded=seeded), threads))
@@ -75,18 +85,28 @@ def _prefill(one: Audited, threads: int) -> Iterator[tuple[str, Round]]:
         yield ask(json.dumps(work)), pass_
 
 
-def _row(tokens: int, threads: int, by: By, *, goal: Goal | None = None, seeded: bool = False) -> Comparison:
+def _row(
+    tokens: int, threads: int, by: By, *, goal: Goal | None = None, seeded: bool = False, make: Make | None = None,
+    model: str = "SmolLM2 Q4_1",
+) -> Comparison:  # fmt: skip
     how = "prefill" if by == "auto" else "decoding"
-    kind = ", seeded" if seeded else ""
+    kind = (", seeded" if seeded else "") + ("" if make is None else f", {model}")
     return Comparison(
         name=f"replay by {how} vs serve, {tokens} tokens{kind}, {_threads(threads)}",
         unit="ms CPU" if threads == 1 else "ms wall",
-        ours=f"replay of a sealed serve of SmolLM2 Q4_1: {how}, {_threads(threads)}",
+        ours=f"replay of a sealed serve of {model}: {how}, {_threads(threads)}",
         peer="that serve, decoded with one thread and sealed",
         goal=goal,
-        sides=partial(_against_serve, tokens=tokens, threads=threads, by=by, seeded=seeded),
-        rounds=5,
+        sides=partial(_against_serve, tokens=tokens, threads=threads, by=by, seeded=seeded, make=make),
+        rounds=3,
     )
+
+
+def _smaller(path: Path) -> Path:
+    try:
+        return requantized(packaged_model(), path)
+    except UsageError as e:
+        raise PeerMissing("the packaged model is not installed") from e
 
 
 def _threads(threads: int) -> str:
@@ -97,6 +117,8 @@ SERVES: tuple[Comparison, ...] = (
     *(_row(tokens, 1, "auto", goal=HALF if tokens == 256 else None) for tokens in (64, 256, 512)),
     *(_row(tokens, 2, "auto", goal=HALF if tokens == 256 else None) for tokens in (64, 256, 512)),
     _row(256, 1, "auto", seeded=True),
+    _row(256, 1, "auto", goal=HALF, make=_smaller, model="SmolLM2 Q4_0"),
+    _row(64, 1, "auto", goal=HALF, make=larger, model="1 billion weights, Q4_0"),
     *(_row(tokens, 1, "decode") for tokens in (64, 256, 512)),
 )
 PREFILL: tuple[Comparison, ...] = tuple(
@@ -107,7 +129,7 @@ PREFILL: tuple[Comparison, ...] = tuple(
         peer="llama.cpp taking in the same tokens under the same settings, logits of the output's places",
         goal=NEAR,
         sides=partial(_against_prefill, tokens=256, threads=threads),
-        rounds=5,
+        rounds=3,
     )
     for threads in (1, 2)
 )

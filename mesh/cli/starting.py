@@ -91,6 +91,7 @@ def _gguf_config(spec: GgufSpec, cpu_watts_u: int | None) -> GgufConfig:
         context_tokens=spec.context,
         kv_type=spec.kv_type,
         threads=spec.threads,
+        check_threads=spec.check_threads,
         n_ubatch=spec.ubatch,
         chat_template=_template(spec.chat_template),
         tokenizer_pre=spec.tokenizer_pre,
