@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from conformance.blueprints import next_of_lineage, postcard_line, read_blueprint, verify_blueprint
 from conformance.case import ACCEPT, NOTHING, REJECT
 from conformance.replayer import replay_line
 from conformance.routes import identity_line, route_line
-from mesh.cli.verify import check_statement
 from mesh.engine.protocol import Scores
 from mesh.engine.reference import VOCABULARY, ReferenceEngine, stream
 from mesh.errors import BadRequest, MeshError, SchemaError
@@ -35,7 +35,7 @@ from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.commitment import opening, opening_key, output_commitment
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.energy import Energy
-from mesh.schema.envelope import CHECKPOINT_TYPE, RECEIPT_TYPE, verify
+from mesh.schema.envelope import CHECKPOINT_TYPE, RECEIPT_TYPE, verify, verify_statement
 from mesh.schema.ids import ContentId, Kind, serve_id_from_text, steward_from_text
 from mesh.schema.limits import MAX_PAYLOAD_BYTES, MAX_SETTINGS_BYTES, MAX_TOKENS
 from mesh.schema.outcome import ServeOutcome
@@ -56,7 +56,7 @@ from mesh.schema.view import sealed_view, settings_view
 
 V = TypeVar("V", bound=Value)
 
-FEATURES = ("reference", "replay", "grant", "identity")
+FEATURES = ("reference", "replay", "grant", "identity", "blueprint")
 _TYPES = {"receipt": RECEIPT_TYPE, "checkpoint": CHECKPOINT_TYPE}
 
 
@@ -110,6 +110,10 @@ class Client:
             "identity-route": self.identity_route,
             "identity-evidence": self.identity_evidence,
             "identity-handshake": self.identity_handshake,
+            "postcard": lambda kind, name: postcard_line(kind, self._read(name)),
+            "blueprint": lambda name: read_blueprint(self._read(name)),
+            "blueprint-verify": self.blueprint_verify,
+            "blueprint-lineage": lambda name, *served: next_of_lineage(self._read(name), *served),
         }
 
     def answer(self, op: str, arguments: Sequence[str]) -> tuple[int, str]:
@@ -153,6 +157,9 @@ class Client:
     def identity_route(self, known: str, purpose: str, *names: str) -> str:
         shards = [self._identity(name) for name in names]
         return route_line(shards, known, for_certification=purpose == "certify")
+
+    def blueprint_verify(self, name: str, roots: str, listed: str, now_s: str) -> str:
+        return verify_blueprint(self._read(name), self._read(roots), self._read(listed), now_s)
 
     def identity_evidence(self, name: str) -> str:
         rejection = ForwardEvidence.from_json(self._read(name)).rejection()
@@ -221,7 +228,7 @@ class Client:
 
     def sequence(self, trust: str, *names: str) -> str:
         keys = self._trust(trust)
-        statements = [check_statement(self._read(name), keys) for name in names]
+        statements = [verify_statement(self._read(name), keys) for name in names]
         receipts = [(sealed.value, sealed.id) for sealed in statements if isinstance(sealed.value, Receipt)]
         check_run(receipts, [sealed.value for sealed in statements if isinstance(sealed.value, Checkpoint)])
         return str(len(receipts))

@@ -45,6 +45,8 @@ GROUPS: tuple[str, ...] = (
     "limits",
     "identity",
     "identity_route",
+    "postcard",
+    "blueprint",
 )
 
 # Class, exit code of a command that ends in it, meaning: SPEC.md, section Errors.
@@ -62,6 +64,18 @@ CLASSES = (
     ("layers", 10, "layers that are not where they are said to be"),
     ("fingerprint", 10, "a declared fingerprint that does not follow from its identity"),
     ("trust-file", 2, "a trust file that cannot be followed"),
+    ("container", 10, "a blueprint's file whose sections are not where it says"),
+    ("body-hash", 10, "a body with another hash than its header says"),
+    ("chain", 10, "certificates that do not lead to a root"),
+    ("untrusted-root", 11, "a root that nobody named"),
+    ("expired", 10, "a certificate that is not valid at the time"),
+    ("stale-revocations", 11, "no list of that root that says what it revoked by then"),
+    ("revoked", 10, "what a root took back"),
+    ("signer", 10, "a blueprint that is not signed, or not by both signatures"),
+    ("kernel", 10, "a module that is not the one that is pinned"),
+    ("postcard", 10, "bytes that are not the one postcard encoding of a value"),
+    ("body", 10, "a body that contradicts itself"),
+    ("lineage", 10, "a lower revision than was served before"),
     ("model-file", 10, "a model file that is malformed, truncated or of a kind that is not read"),
 )
 

@@ -17,9 +17,22 @@
     │   │   └── FingerprintError   a declared fingerprint that does not follow from the identity
     │   ├── CandidateError         a runtime candidate, or what is published beside it, breaks a rule; each by its field
     │   │   └── PackError          files that cannot be packed, or a pack that contradicts itself
-    │   └── ModelFileError         a model file is malformed, truncated or of an unsupported kind
+    │   ├── ModelFileError         a model file is malformed, truncated or of an unsupported kind
+    │   └── BlueprintError         a blueprint may not be used; one class per step of the check
+    │       ├── ContainerError     not such a file, or its sections are not where they are said to be
+    │       ├── BodyHashError      the body is not the one that the header names
+    │       ├── ChainError         its certificates do not lead to a root
+    │       ├── ExpiredError       a certificate is not valid now
+    │       ├── RevokedError       a certificate, key, kernel or the blueprint itself was revoked
+    │       ├── SignerError        one of both signatures does not hold, or there is none
+    │       ├── KernelError        a kernel is not the one that is pinned, or not for this machine
+    │       ├── PostcardError      bytes are not the one postcard encoding of a value
+    │       ├── BodyError          a body that contradicts itself, or this machine or checkpoint
+    │       └── LineageError       a lower revision of its lineage than was served before
     ├── Undecidable                could not be checked with what is at hand
-    │   └── UntrustedSteward       nobody vouched for the key, or not for that time
+    │   ├── UntrustedSteward       nobody vouched for the key, or not for that time
+    │   ├── UntrustedRoot          a blueprint's certificates lead to a root that is not trusted
+    │   └── StaleRevocations       what was revoked is not known for this time
     ├── Refused                    a request was turned down before any work
     │   ├── BadRequest             the request is wrong
     │   │   └── ContextLengthExceeded
@@ -52,7 +65,8 @@
     │   └── RanksDiffer            parts of one launch that differ in image, weights, argv or environment
     ├── KeyFileError               the signing key is missing, malformed or readable by others
     └── UsageError                 a command line or configuration that cannot be followed
-        └── TrustFileError         what names the trusted keys is malformed, or a key in it can bind nobody
+        ├── TrustFileError         what names the trusted keys is malformed, or a key in it can bind nobody
+        └── UnstatedLever          a flag, variable or key that a blueprint does not state; it is named
 
 "Wrong" and "could not be checked" are different branches on purpose: an auditor acts on the first and asks for more
 on the second. Each class has a stable `code` that commands, HTTP answers and vectors use.
@@ -152,12 +166,64 @@ class ModelFileError(Invalid):
         self.offset = offset
 
 
+class BlueprintError(Invalid):
+    code = "blueprint"
+
+
+class ContainerError(BlueprintError):
+    code = "container"
+
+
+class BodyHashError(BlueprintError):
+    code = "body-hash"
+
+
+class ChainError(BlueprintError):
+    code = "chain"
+
+
+class ExpiredError(BlueprintError):
+    code = "expired"
+
+
+class RevokedError(BlueprintError):
+    code = "revoked"
+
+
+class SignerError(BlueprintError):
+    code = "signer"
+
+
+class KernelError(BlueprintError):
+    code = "kernel"
+
+
+class PostcardError(BlueprintError):
+    code = "postcard"
+
+
+class BodyError(BlueprintError):
+    code = "body"
+
+
+class LineageError(BlueprintError):
+    code = "lineage"
+
+
 class Undecidable(MeshError):
     code = "undecidable"
 
 
 class UntrustedSteward(Undecidable):
     code = "trust"
+
+
+class UntrustedRoot(Undecidable):
+    code = "untrusted-root"
+
+
+class StaleRevocations(Undecidable):
+    code = "stale-revocations"
 
 
 class Refused(MeshError):
@@ -338,3 +404,7 @@ class UsageError(MeshError):
 
 class TrustFileError(UsageError):
     code = "trust-file"
+
+
+class UnstatedLever(UsageError):
+    code = "unstated-lever"

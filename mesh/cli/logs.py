@@ -19,13 +19,7 @@ def to_stderr(how: str) -> None:
         handler.setFormatter(JsonLines())
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        handler.addFilter(_for_people)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
-def _for_people(record: logging.LogRecord) -> bool:
-    """A serve's own line is for programs: for people, the line of the request says enough."""
-    return record.name != "mesh.serves" or record.levelno >= logging.WARNING
 
 
 class JsonLines(logging.Formatter):

@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 import mesh
 from mesh.cli import (
+    audit,
+    blueprint,
     chat,
     conformance,
     demo,
@@ -24,6 +26,7 @@ from mesh.cli import (
     meter,
     receipts,
     replay,
+    route,
     runtime,
     serve,
     verify,
@@ -41,10 +44,13 @@ COMMANDS = (
     verify,
     disclose,
     replay,
+    audit,
     grant,
     key,
     weights,
     identity,
+    route,
+    blueprint,
     runtime,
     launch,
     meter,

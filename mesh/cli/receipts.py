@@ -46,11 +46,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "export",
         help="the signed bytes, as files",
         description="Writes signed envelopes exactly as they are. One receipt becomes one file (`-`: stdout). All of "
-        "them, with the last checkpoint, become a directory, or one file where PATH ends in .cborseq.",
+        "them, with the checkpoints, become a directory, or one file where PATH ends in .cborseq.",
     )
     which = exporting.add_mutually_exclusive_group(required=True)
     which.add_argument("id", nargs="?", metavar="ID", help=_ID_HELP)
-    which.add_argument("--all", action="store_true", help="every receipt, and the last checkpoint")
+    which.add_argument("--all", action="store_true", help="every receipt, and every checkpoint")
     exporting.add_argument("--out", required=True, metavar="PATH", help="where to; must not exist")
     exporting.set_defaults(run=run_export)
 
@@ -140,8 +140,8 @@ def _export_all(reader: LedgerReader, out: str) -> int:
 
     if out == "-":
         raise UsageError("--all writes a directory or a .cborseq file, not stdout")
-    # the checkpoint first: a gateway at work adds receipts meanwhile, and they may only be ahead of it
-    checkpoint = reader.last_checkpoint()
+    # the checkpoints first: a gateway at work adds receipts meanwhile, and they may only be ahead of them
+    checkpoints = [envelope for _, envelope in reader.checkpoints()]
     count = 0
 
     def envelopes() -> Iterator[bytes]:
@@ -151,13 +151,13 @@ def _export_all(reader: LedgerReader, out: str) -> int:
             yield entry.envelope
 
     path = Path(out)
-    first = () if checkpoint is None else (checkpoint,)
     if path.suffix == ARCHIVE_SUFFIX:
-        write_new(path, itertools.chain(first, envelopes()))
+        write_new(path, itertools.chain(checkpoints, envelopes()))
         return count
     path.mkdir()
-    for envelope in first:
-        write_new(path / f"checkpoint{ENVELOPE_SUFFIX}", (envelope,))
+    for number, envelope in enumerate(checkpoints, 1):
+        last = number == len(checkpoints)
+        write_new(path / f"checkpoint{'' if last else f'-{number:012d}'}{ENVELOPE_SUFFIX}", (envelope,))
     for seq, envelope in enumerate(envelopes()):
         write_new(path / f"receipt-{seq:012d}{ENVELOPE_SUFFIX}", (envelope,))
     return count

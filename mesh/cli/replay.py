@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     with naming(args.receipt):
         sealed = verify(envelope, RECEIPT_TYPE, trust)  # before a model is loaded for nothing
     disclosure = None if args.disclosure is None else read_disclosure(Path(args.disclosure))
-    grammar = None if args.grammar is None else _read_text(Path(args.grammar))
+    grammar = None if args.grammar is None else read_text(Path(args.grammar))
     note("loading the engine ...")
     verdict = asyncio.run(_replay(envelope, disclosure, trust, spec, grammar, args.by))
     if args.json:
@@ -89,7 +89,7 @@ def read_disclosure(path: Path) -> Disclosure:
         return Disclosure.from_bytes(data)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except UnicodeDecodeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import stat
@@ -14,6 +15,17 @@ from mesh.errors import UsageError
 
 if TYPE_CHECKING:
     from mesh.schema.ids import ContentId
+
+
+def read_revoked(path: Path) -> frozenset[bytes]:
+    """The ids on the list. Raises UsageError for a file that is no such list (a pipe, which might never end, is none),
+    and OSError."""
+    from mesh.grant.revocation import parse_revoked
+
+    data, mode = _read(path)
+    if mode is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return parse_revoked(data)
 
 
 def add_revoked(path: Path, block_id: ContentId) -> bool:

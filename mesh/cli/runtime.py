@@ -6,10 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mesh.cli import runtime_bench
 from mesh.cli.console import counted, emit, note, say
+from mesh.cli.engines import CANDIDATE_FLAGS, ENGINE_FLAGS, add_candidate_flags
 from mesh.cli.exits import ACCEPTED, REFUSED
 from mesh.cli.newfile import check_new
 from mesh.cli.progress import following
+from mesh.cli.serve import add_flags
+from mesh.cli.serve import run as run_serving
 
 if TYPE_CHECKING:
     from mesh.runtime.packing import Packed
@@ -63,7 +67,20 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     indexing.add_argument("--check", action="store_true", help="say whether manifest.json is what would be written")
     indexing.set_defaults(run=run_index)
 
-    for action in (validating, packing, unpacking, verifying, describing, indexing):
+    serving = actions.add_parser(
+        "serve",
+        help="serve a candidate, held to its models' pins and its measured limits",
+        description="As `mesh serve --runtime`. What cannot run here as the candidate says is refused by its field.",
+    )
+    serving.add_argument("runtime", metavar="CANDIDATE", help="its folder or its pack")
+    add_candidate_flags(serving)
+    add_flags(serving)
+    serving.set_defaults(**{flag: None for flag in ("config", *ENGINE_FLAGS) if flag not in CANDIDATE_FLAGS})
+    serving.set_defaults(run=run_serving)
+
+    benching = runtime_bench.add(actions)
+
+    for action in (validating, packing, unpacking, verifying, describing, indexing, benching):
         action.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mesh.cli.candidates import spec_of_candidate
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import (
+    BLUEPRINT_FLAGS,
     ENGINE_FLAGS,
     PACKAGED,
     add_engine_flags,
@@ -25,6 +27,7 @@ from mesh.cli.engines import (
     spelled,
 )
 from mesh.cli.exits import ACCEPTED, USAGE
+from mesh.cli.governed import blueprints_of
 from mesh.cli.granted import Granted
 from mesh.cli.logs import FORMATS, to_stderr
 from mesh.cli.meter_flags import (
@@ -44,7 +47,14 @@ if TYPE_CHECKING:
     from mesh.gateway.app import Gateway
     from mesh.gateway.auth import Authenticator
     from mesh.gateway.backends import Route
-    from mesh.gateway.config import Backend, GatewayConfig, GrantsConfig
+    from mesh.gateway.config import (
+        Backend,
+        BlueprintsConfig,
+        GatewayConfig,
+        GgufBackend,
+        GrantsConfig,
+        ManagedVllmBackend,
+    )
 
 log = logging.getLogger("mesh.serve")
 
@@ -60,6 +70,12 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="a mesh.toml; --host, --port and --state override it"
     )
+    add_engine_flags(parser, required=False)
+    add_flags(parser)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What any engine is served with."""
     parser.add_argument("--host", help="address to listen on (127.0.0.1); another than loopback needs [auth] keys")
     parser.add_argument("--port", type=port, help="port to listen on (8080; 0 takes a free one)")
     parser.add_argument(
@@ -69,11 +85,14 @@ def add(commands: Any) -> None:
         "--issuer", action="append", metavar="KEY|FILE", help="take grants of this key, or of those in a trust file"
     )
     parser.add_argument("--revoked", type=Path, metavar="FILE", help="block ids, of which no grant may hold one")
+    parser.add_argument(
+        "--allow-lower-revision", action="store_true",
+        help="serve under a blueprint although a higher revision of it was served before; the ledger keeps that",
+    )  # fmt: skip
     parser.add_argument("--log", choices=FORMATS, default="text", help="lines on stderr for people (text), or JSON")
     parser.add_argument("--check", action="store_true", help="say what would run and what is wrong, and start nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object once it serves, or of the check")
     add_state_flag(parser)
-    add_engine_flags(parser, required=False)
     add_calibration_flag(parser)
     add_gpus_flag(parser)
     add_meter_flags(parser)
@@ -97,6 +116,7 @@ class _Plan:
     routes: list[Route]
     origins: list[str]
     granted: Granted
+    allow_lower: bool = False
 
 
 def run(args: argparse.Namespace) -> int:
@@ -104,7 +124,9 @@ def run(args: argparse.Namespace) -> int:
     if args.check:
         return _check(plan, as_json=args.json)
     to_stderr(args.log)
-    asyncio.run(_serve(plan, note if args.log == "text" else log.info, as_json=args.json))
+    for_people = args.log == "text"
+    # a serve's own line is for programs: for people, the line of its request says enough
+    asyncio.run(_serve(plan, note if for_people else log.info, as_json=args.json, journal=not for_people))
     return 0
 
 
@@ -161,8 +183,12 @@ def _plan(args: argparse.Namespace) -> _Plan:
         spec = with_gpus(spec_of(args), args.gpus)
         meter = flagged(args, cpu_watts_u=args.cpu_watts, calibration=args.cpu_calibration)
         granted = Granted(tuple(args.issuer or ()), args.revoked)
-        return _Plan(state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns, [], [], granted)
-    given = [flag for flag in ENGINE_FLAGS if getattr(args, flag)]
+        routes = [Route(*_of_candidate(spec, (), None))]
+        return _Plan(
+            state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns, routes, [], granted,
+            args.allow_lower_revision,
+        )  # fmt: skip
+    given = [flag for flag in (*ENGINE_FLAGS, *BLUEPRINT_FLAGS) if getattr(args, flag)]
     given += [flag for flag in ("keep_days", "issuer", "revoked", *FLAGS) if getattr(args, flag) is not None]
     if given:
         names = ", ".join(map(spelled, given))
@@ -170,12 +196,25 @@ def _plan(args: argparse.Namespace) -> _Plan:
     config = MeshConfig.load(args.config)
     base = args.config.parent
     state = State(base / config.state.dir) if args.state is None else state_of(args)
-    specs = [_backend_spec(backend, base) for backend in config.backend]
+    specs = [backend_spec(backend, base, config.blueprints) for backend in config.backend]
+    routes = [
+        Route(*_of_candidate(spec, tuple(backend.aliases), backend.queue))
+        for spec, backend in zip(specs, config.backend, strict=True)
+    ]
     return _Plan(
         state, specs, configured(config.meter, base), _overridden(config.gateway, args), config.auth.keys,
-        config.disclosures.keep_ns, [Route(tuple(backend.aliases), backend.queue) for backend in config.backend],
-        config.cors.origins, _granted(config.grants, base),
+        config.disclosures.keep_ns, routes,
+        config.cors.origins, _granted(config.grants, base), args.allow_lower_revision,
     )  # fmt: skip
+
+
+def _of_candidate(spec: EngineSpec, aliases: tuple[str, ...], queue: int | None) -> tuple[tuple[str, ...], int | None]:
+    """A candidate is asked for by its logical model too, and no more may wait than it was measured with."""
+    candidate = None if isinstance(spec, ReferenceSpec) else spec.candidate
+    if candidate is None:
+        return aliases, queue
+    waiting = candidate.queue if queue is None else min(queue, candidate.queue)
+    return tuple(dict.fromkeys((candidate.logical_model, *aliases))), waiting
 
 
 def _granted(config: GrantsConfig, base: Path) -> Granted:
@@ -188,7 +227,7 @@ def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfi
     return config.model_copy(update=given)
 
 
-def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
+def backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | None = None) -> EngineSpec:
     """Paths in a config file are relative to that file."""
 
     def path(name: str | None) -> Path | None:
@@ -197,6 +236,8 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
     def cards(gpus: list[int | str] | None) -> tuple[int | str, ...] | None:
         return None if gpus is None else tuple(gpus)
 
+    if backend.kind in ("gguf", "vllm-managed") and backend.blueprint is not None:
+        return _governed_spec(backend, base, blueprints)
     match backend.kind:
         case "reference":
             return ReferenceSpec(backend.name, slots=backend.slots, context=backend.context_tokens)
@@ -206,24 +247,44 @@ def _backend_spec(backend: Backend, base: Path) -> EngineSpec:
                 name=backend.name, slots=backend.slots, context=backend.context_tokens, kv_type=backend.kv_type,
                 flash_attention=backend.flash_attention, threads=backend.threads, ubatch=backend.ubatch,
                 chat_template=path(backend.chat_template), tokenizer_pre=backend.tokenizer_pre, eos_id=backend.eos_id,
+                silent_s=backend.silent_s,
             )  # fmt: skip
         case "vllm":
             return VllmSpec(
                 backend.url, name=backend.name, model=backend.model, slots=backend.slots,
                 weights=path(backend.weights), tokenizer=path(backend.tokenizer),
                 chat_template=path(backend.chat_template), dtype=backend.dtype, device=backend.device,
-                key_file=path(backend.key_file), gpus=cards(backend.gpus),
+                key_file=path(backend.key_file), gpus=cards(backend.gpus), route=backend.route,
             )  # fmt: skip
+        case "runtime":
+            return spec_of_candidate(base / backend.path, path(backend.models), executable=backend.executable)
         case "vllm-managed":
             return VllmSpec(
                 None, name=backend.name, slots=backend.slots, weights=base / backend.weights,
                 tokenizer=path(backend.tokenizer), chat_template=path(backend.chat_template), device=backend.device,
                 executable=backend.executable, flags=tuple(backend.flags), start_s=backend.start_s,
-                gpus=cards(backend.gpus),
+                gpus=cards(backend.gpus), route=backend.route,
             )  # fmt: skip
 
 
-async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> None:
+def _governed_spec(
+    backend: GgufBackend | ManagedVllmBackend, base: Path, blueprints: BlueprintsConfig | None
+) -> EngineSpec:
+    from mesh.cli.governed import governed, spec_under
+
+    assert backend.blueprint is not None
+    assert blueprints is not None, "the configuration asks for roots where there is a blueprint"
+    roots, revoked = [base / name for name in blueprints.roots], base / blueprints.revoked
+    blueprint = governed(base / backend.blueprint, roots, revoked)
+    if backend.kind == "gguf":
+        return spec_under(blueprint, gguf=packaged_model() if backend.path == PACKAGED else base / backend.path)
+    cards = None if backend.gpus is None else tuple(backend.gpus)
+    return spec_under(
+        blueprint, folder=base / backend.weights, executable=backend.executable, start_s=backend.start_s, gpus=cards
+    )
+
+
+async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool, journal: bool) -> None:
     from mesh.gateway.auth import Gatekeeper, StaticKeys
     from mesh.gateway.listening import take_address
 
@@ -232,7 +293,7 @@ async def _serve(plan: _Plan, note: Callable[[str], None], *, as_json: bool) -> 
     Gatekeeper([*([StaticKeys(plan.keys)] if plan.keys else []), *authenticators]).check_bind(plan.gateway.host)
     taken = take_address(plan.gateway.host, plan.gateway.port)
     try:
-        await _serve_on(taken, plan, authenticators, note, as_json=as_json)
+        await _serve_on(taken, plan, authenticators, note, as_json=as_json, journal=journal)
     finally:
         for each in taken:
             each.close()
@@ -245,6 +306,7 @@ async def _serve_on(
     note: Callable[[str], None],
     *,
     as_json: bool,
+    journal: bool,
 ) -> None:
     from mesh.cli.assembly import assembled
     from mesh.gateway.app import Gateway
@@ -254,10 +316,13 @@ async def _serve_on(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
-    async with assembled(plan.state, plan.specs, meter=plan.meter, keep_ns=plan.keep_ns, note=note) as mesh:
+    async with assembled(
+        plan.state, plan.specs, meter=plan.meter, keep_ns=plan.keep_ns, note=note, allow_lower=plan.allow_lower
+    ) as mesh:
         gateway = Gateway(
             mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, authenticators=authenticators,
-            routes=plan.routes, origins=plan.origins,
+            routes=plan.routes, origins=plan.origins, journal=journal,
+            blueprints=blueprints_of(plan.specs),
         )  # fmt: skip
         bound = await gateway.start(plan.gateway.host, plan.gateway.port, taken)
         try:

@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mesh.cli.envelope import Envelope
+
+if TYPE_CHECKING:
+    from mesh.blueprint.verification import Blueprint
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSpec:
+    """The runtime candidate that an engine is started for. Digests are 64 hex digits, `payload` is what receipts
+    say of it. `check` holds its models to their pins, which reads them; it is called with what follows the bytes."""
+
+    id: str
+    version: str
+    logical_model: str
+    runtime_digest: str
+    payload: str | None
+    content_sha256: str | None  # of the one file that it serves; None where its pin is no digest of bytes
+    max_context_tokens: int
+    queue: int  # serves that may wait
+    envelope: Envelope
+    check: Callable[[Callable[[int, int], None] | None], None] = field(compare=False, repr=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the settings document of its engine holds of it."""
+        told = {"id": self.id, "version": self.version, "runtime": f"sha256:{self.runtime_digest}"}
+        return told if self.payload is None else {**told, "payload": self.payload}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +47,7 @@ class ReferenceSpec:
 
 @dataclass(frozen=True, slots=True)
 class GgufSpec:
-    """A GGUF model. None is the engine's default."""
+    """A GGUF model. None is the engine's default. Under a `blueprint` it says all but where the model is."""
 
     path: Path
     name: str | None = None
@@ -31,6 +61,9 @@ class GgufSpec:
     chat_template: Path | None = None
     tokenizer_pre: str | None = None
     eos_id: int | None = None
+    silent_s: int | None = None
+    blueprint: Blueprint | None = None
+    candidate: CandidateSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +86,11 @@ class VllmSpec:
     flags: tuple[str, ...] = field(default=())
     start_s: int | None = None
     margins: bool = False
+    blueprint: Blueprint | None = None
     gpus: tuple[int | str, ...] | None = None  # this machine's cards that it computes on; None where nobody said
+    route: bool = False  # it computes over several hosts, each of which has to report what
+    candidate: CandidateSpec | None = None
+    environment: tuple[tuple[str, str], ...] = ()  # for a server of our own, beside what it inherits
 
 
 # The words for what only the operator knows of a vLLM server; `VllmConfig` refuses others.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
-from mesh.errors import UsageError
+from mesh.cli.governed import check_governed, config_under, held
+from mesh.cli.progress import following
+from mesh.cli.specs import CandidateSpec, EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
+from mesh.errors import EngineFailed, EngineUnsupported, ModelFileError, UsageError
 
 if TYPE_CHECKING:
     from mesh.engine.gguf_described import GgufConfig
@@ -26,8 +29,10 @@ def check_files(spec: EngineSpec) -> None:
     check_words(spec)
     if isinstance(spec, ReferenceSpec):
         return
+    if spec.blueprint is not None:
+        check_governed(spec, os.environ)
     if isinstance(spec, GgufSpec):
-        config = _gguf_config(spec, None)
+        config = gguf_config(spec, None)
         from mesh.engine.gguf_described import check_tokenizer
         from mesh.identity.model import read_model
 
@@ -73,19 +78,68 @@ async def start_engine(
 
             return ReferenceEngine(spec.name or "reference", **_given(context_tokens=spec.context, slots=spec.slots))
         case GgufSpec():
-            config = _gguf_config(spec, cpu_watts_u)
+            await _admit(spec.candidate)
+            inherited = os.environ if environment is None else environment
+            if spec.blueprint is not None:
+                check_governed(spec, inherited)
+            config = gguf_config(spec, cpu_watts_u, inherited)
             from mesh.engine.gguf import GgufEngine
 
-            return await GgufEngine.start(config)
+            engine = await _within(spec.candidate, GgufEngine.start(config))
+            return engine if spec.blueprint is None else await held(engine, spec.blueprint)
         case VllmSpec():
-            return await _start_vllm(spec, os.environ if environment is None else environment)
+            await _admit(spec.candidate)
+            inherited = os.environ if environment is None else environment
+            return await _within(spec.candidate, _start_vllm(spec, {**inherited, **dict(spec.environment)}))
 
 
-def _gguf_config(spec: GgufSpec, cpu_watts_u: int | None) -> GgufConfig:
+async def _admit(candidate: CandidateSpec | None) -> None:
+    """Look whether this machine holds what a candidate needs, and its models their pins. Raises EngineUnsupported,
+    ModelFileError, OSError."""
+    if candidate is None:
+        return
+    candidate.envelope.check_start(candidate.id)
+    with following(f"{candidate.id}: models") as progress:
+        await asyncio.to_thread(candidate.check, progress)
+
+
+async def _within(candidate: CandidateSpec | None, starting: Coroutine[Any, Any, ServingEngine]) -> ServingEngine:
+    """The engine, within the time and with the context that its candidate was measured with."""
+    from mesh.engine.protocol import identity_of
+
+    if candidate is None:
+        return await starting
+    seconds = candidate.envelope.startup_s
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            engine = await starting
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise EngineFailed(f"{candidate.id}: container.startup_timeout_seconds: not ready in {seconds} s") from None
+    identity = identity_of(engine)
+    if candidate.content_sha256 is not None and identity is not None:
+        loaded = identity.artifact.content_digest
+        if loaded != candidate.content_sha256:
+            await engine.close()
+            raise ModelFileError(f"{candidate.id}: its model changed: sha256 is {loaded} now")
+    if engine.context_tokens < candidate.max_context_tokens:
+        await engine.close()
+        raise EngineUnsupported(
+            f"{candidate.id}: serving.max_context_tokens: {candidate.max_context_tokens}, "
+            f"its engine has {engine.context_tokens}"
+        )
+    return engine
+
+
+def gguf_config(spec: GgufSpec, cpu_watts_u: int | None, environment: Mapping[str, str] | None = None) -> GgufConfig:
+    """What `spec` says, in full; under a blueprint the engine inherits `environment` and what that states."""
     try:
         from mesh.engine.gguf_described import GgufConfig
     except ImportError as e:
         raise UsageError(f"GGUF models need the extra: pip install 'servemesh[gguf]' ({e.name} is missing)") from None
+    if spec.blueprint is not None:
+        return config_under(spec, cpu_watts_u, os.environ if environment is None else environment)
     options = _given(
         slots=spec.slots,
         context_tokens=spec.context,
@@ -96,7 +150,9 @@ def _gguf_config(spec: GgufSpec, cpu_watts_u: int | None) -> GgufConfig:
         chat_template=_template(spec.chat_template),
         tokenizer_pre=spec.tokenizer_pre,
         eos_id=spec.eos_id,
+        silent_s=spec.silent_s,
         watts_u=cpu_watts_u,
+        **_of_candidate(spec.candidate),
     )
     return GgufConfig(spec.path, recipe_id=spec.name or spec.path.stem, flash_attention=spec.flash_attention, **options)
 
@@ -119,11 +175,19 @@ async def _start_vllm(spec: VllmSpec, environment: Mapping[str, str]) -> Serving
 
     config = VllmConfig(
         url, recipe_id=spec.name, model=spec.model, weights=spec.weights, tokenizer=spec.tokenizer,
-        chat_template=_template(spec.chat_template), device=spec.device, margins=spec.margins,
+        chat_template=_template(spec.chat_template), device=spec.device, margins=spec.margins, route=spec.route,
         dtype=spec.dtype or told_dtype(spec.flags), key=_key(spec.key_file),
         requantized=quantizes(spec.flags), **_given(slots=spec.slots, start_s=spec.start_s),
+        **_of_candidate(spec.candidate),
     )  # fmt: skip
     return await VllmEngine.start(config, launch=launch)
+
+
+def _of_candidate(candidate: CandidateSpec | None) -> dict[str, Any]:
+    """What an engine's configuration holds of the candidate that it runs for."""
+    if candidate is None:
+        return {}
+    return {"candidate": candidate.settings, "guard": candidate.envelope.refusal}
 
 
 def _free_port() -> int:

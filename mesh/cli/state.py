@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,22 @@ class State:
                 "there, or start in another state directory with a new key"
             )
         return keys.load_or_create(self.key)
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything of a key or a ledger is there."""
+        return os.path.lexists(self.key) or os.path.lexists(self.ledger)
+
+    def check_place(self) -> None:
+        """Look, and make nothing, whether a key could be made here. Raises KeyFileError."""
+        place = self.root
+        while not os.path.lexists(place) and place != place.parent:
+            place = place.parent
+        fault = None if place.is_dir() else errno.ENOTDIR
+        if fault is None and not os.access(place, os.W_OK | os.X_OK):
+            fault = errno.EACCES
+        if fault is not None:
+            raise KeyFileError(f"key file {self.key}: {place}: {os.strerror(fault).lower()}")
 
     @property
     def begins_again(self) -> bool:

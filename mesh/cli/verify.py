@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED, UNDECIDED, error_code
 from mesh.cli.trust import add_trust_flag, read_trust
-from mesh.errors import HeaderError, Invalid, LedgerCorrupt, MeshError, SequenceError, StructureError, Undecidable
+from mesh.errors import Invalid, LedgerCorrupt, MeshError, SequenceError, StructureError, Undecidable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -172,27 +172,15 @@ def examine(sources: Iterable[Source], trust: Collection[bytes], *, complete: bo
     return findings
 
 
-def check_statement(envelope: bytes, trust: Collection[bytes]) -> Sealed:
-    """A receipt or a checkpoint, whichever its header names. Raises EnvelopeError or UntrustedSteward."""
-    from mesh.schema.envelope import CHECKPOINT_TYPE, RECEIPT_TYPE, verify
-
-    try:
-        return verify(envelope, RECEIPT_TYPE, trust)
-    except HeaderError as as_receipt:
-        try:
-            return verify(envelope, CHECKPOINT_TYPE, trust)
-        except HeaderError:
-            raise as_receipt from None
-
-
 def _take(findings: Findings, piece: Piece, trust: Collection[bytes], *, whole: bool) -> None:
+    from mesh.schema.envelope import verify_statement
     from mesh.schema.receipt import Receipt
 
     try:
         if type(piece.envelope) is not bytes:
             raise StructureError("the ledger holds something else than bytes")
         piece.check_size()
-        sealed = check_statement(piece.envelope, trust)
+        sealed = verify_statement(piece.envelope, trust)
         value = sealed.value
         if whole:
             findings.whole.add(value.steward)

@@ -71,7 +71,7 @@ class GgufEngine:
     self_check: SelfCheck
 
     def __init__(self, config: GgufConfig, *, random: Callable[[int], bytes] = os.urandom) -> None:
-        self.recipe_id = config.recipe_id
+        self.recipe_id, self.blueprint_id = config.recipe_id, config.blueprint_id
         self._config, self._random = config, random
         self._model: GgufModel
         self._weights: Weights
@@ -124,6 +124,8 @@ class GgufEngine:
     async def ready(self) -> None:
         if not self._up.is_set():
             raise self._unavailable()
+        if self._config.guard is not None and (why := self._config.guard(self.pid)) is not None:
+            raise EngineUnavailable(f"gguf engine: {why}")
         changed = await asyncio.to_thread(self._weights.changed)
         if changed is not None:
             raise weights_changed(changed)
@@ -247,7 +249,7 @@ class GgufEngine:
         """Start a child and wait until it measured its model."""
         self._loaded = asyncio.get_running_loop().create_future()
         try:
-            child = self._child = await ChildProcess.start(self._on_message, self._on_end)
+            child = self._child = await ChildProcess.start(self._on_message, self._on_end, env=self._config.environment)
             self._watch = Watch(
                 max(LOADING_S, self._config.silent_s),
                 hung=lambda how: child.kill(EngineFailed(f"engine process: {how}")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,9 @@ _ISA: Final = {"x86_64": "x86_64-avx2", "amd64": "x86_64-avx2", "aarch64": "aarc
 _KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 
 
+Guard = Callable[[int | None], str | None]
+
+
 @dataclass(frozen=True, slots=True)
 class GgufConfig:
     """The defaults are the settings under which llama.cpp was measured to give the same bits in every arrangement.
@@ -36,7 +39,9 @@ class GgufConfig:
     `check_width` (tokens) are for passes over known outputs and are used where they are measured to change no bit; None
     is what serves are computed with. `watts_u` is what
     the processor is taken to draw per busy core, in microwatts. `fidelity` replaces the rating by bits per weight. A
-    child that has work and gives no sign of it for `silent_s` seconds is killed and started again.
+    child that has work and gives no sign of it for `silent_s` seconds is killed and started again. `candidate` is what
+    the settings hold of the runtime candidate that is served; `guard` is given the child's pid before each serve and
+    says why none may start.
     """
 
     path: Path
@@ -59,6 +64,10 @@ class GgufConfig:
     fidelity: Fidelity | None = None
     watts_u: int | None = None
     silent_s: float = 120.0
+    blueprint_id: bytes | None = None  # of the blueprint that all this comes from
+    environment: Mapping[str, str] | None = None  # the child's, whole; None: what this process has
+    candidate: Mapping[str, Any] | None = None
+    guard: Guard | None = None
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -135,6 +144,7 @@ class GgufConfig:
             "overrides": [list(pair) for pair in self.overrides],
             "template_source": source,
             **self._numbers(),
+            **({} if self.candidate is None else {"candidate": dict(self.candidate)}),
         }  # fmt: skip
         return document if template is None else {**document, "template": bytes(template)}
 

@@ -53,6 +53,7 @@ def gguf_identity(
         boundary_schema_version=BOUNDARY_SCHEMA,
         protocol_schema_version=PROTOCOL_SCHEMA,
         recipe_id=label(config.recipe_id, "unnamed"),
+        recipe_version="0" if config.candidate is None else config.candidate["version"],
     )
     return ShardIdentity(artifact, recipe, 0, artifact.layer_count)
 

@@ -51,14 +51,17 @@ class ChildProcess:
     @classmethod
     async def start(
         cls, on_message: Callable[[Message], None], on_end: Callable[[EngineError], None], *, boot: str = BOOT,
-        known: frames.Known = frames.FROM_CHILD, max_bytes: int = frames.MAX_FRAME_BYTES, name: str = "engine",
+        env: Mapping[str, str] | None = None, known: frames.Known = frames.FROM_CHILD,
+        max_bytes: int = frames.MAX_FRAME_BYTES, name: str = "engine",
     ) -> ChildProcess:  # fmt: skip
-        """`boot` is the Python text that the child runs, `known` and `max_bytes` what it may say. On Linux it dies with
-        the thread that calls this, so that is the event loop's and no pool's."""
+        """`boot` is the Python text that the child runs, `env` its environment (None: that of this process), `known`
+        and `max_bytes` what it may say. On Linux it dies with the thread that calls this, so that is the event loop's
+        and no pool's."""
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-c", boot, str(os.getpid()), *sys.path, stdin=PIPE, stdout=PIPE, stderr=PIPE
-            )
+                sys.executable, "-P", "-c", boot, str(os.getpid()), *sys.path,
+                stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env,
+            )  # fmt: skip
         except OSError as e:
             raise EngineFailed(f"{name} process: cannot be started: {e}") from None
         return cls(process, on_message, on_end, frames.FrameReader(known, max_bytes=max_bytes), name)

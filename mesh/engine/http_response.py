@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 MAX_HEAD_BYTES: Final = 1 << 16
 _MAX_LINE_BYTES: Final = 4096  # of a chunk's size, with what may follow it
@@ -15,6 +16,33 @@ _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[^\r\n]*)?\Z")
 
 class MalformedAnswer(ValueError):
     """What came is no HTTP/1.1."""
+
+
+class _Head(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    reusable: bool
+
+
+# A server that has much to do says the same head many times in a second.
+@lru_cache(maxsize=64)
+def _parse_head(head: bytes) -> _Head:
+    """Of all up to the blank line."""
+    first, *lines = head.split(b"\r\n")
+    told = _STATUS.match(first)
+    if told is None:
+        raise MalformedAnswer("no http/1.1 answer")
+    headers: dict[str, str] = {}
+    for line in lines:
+        header = _HEADER.match(line)
+        if header is None:
+            raise MalformedAnswer("a malformed header")
+        name = header[1].decode().lower()
+        if name in ("content-length", "transfer-encoding") and name in headers:
+            raise MalformedAnswer(f"two headers {name}")
+        headers[name] = header[2].decode("latin-1")
+    wish = headers.get("connection", "").lower()
+    return _Head(int(told[2]), headers, "close" not in wish and (told[1] == b"1" or "keep-alive" in wish))
 
 
 class AnswerReader:
@@ -53,28 +81,13 @@ class AnswerReader:
             if len(data) >= MAX_HEAD_BYTES:
                 raise MalformedAnswer(f"a head of over {MAX_HEAD_BYTES} bytes")
             return self._wait(data)
-        first, *lines = data[:end].split(b"\r\n")
-        told = _STATUS.match(first)
-        if told is None:
-            raise MalformedAnswer("no http/1.1 answer")
-        status = int(told[2])
-        headers: dict[str, str] = {}
-        for line in lines:
-            header = _HEADER.match(line)
-            if header is None:
-                raise MalformedAnswer("a malformed header")
-            name = header[1].decode().lower()
-            if name in ("content-length", "transfer-encoding") and name in headers:
-                raise MalformedAnswer(f"two headers {name}")
-            headers[name] = header[2].decode("latin-1")
+        status, headers, reusable = _parse_head(data[:end])
         data = data[end + 4 :]
         if status < 200:  # one that says that the answer is still to come
             if status == 101:
                 raise MalformedAnswer("another protocol")
             return data
-        self.status, self.headers = status, headers
-        wish = headers.get("connection", "").lower()
-        self.reusable = "close" not in wish and (told[1] == b"1" or "keep-alive" in wish)
+        self.status, self.headers, self.reusable = status, headers, reusable
         self._choose_body(status)
         self._head(status)
         return data

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, TypeGuard, runtime_checkable
 
 from mesh.identity.shard import ShardIdentity
+from mesh.identity.shard_route import ShardRoute
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity, Finish, ServeOutcome
 from mesh.schema.request import ServeRequest
@@ -144,6 +145,18 @@ def identity_gap_of(engine: ServingEngine) -> str | None:
     """Why `engine` has no identity, where it knows."""
     gap: str | None = getattr(engine, "identity_gap", None)
     return gap
+
+
+def shard_route_of(engine: ServingEngine) -> ShardRoute | None:
+    """Over which hosts `engine` computes, where it is a route of shards."""
+    route: ShardRoute | None = getattr(engine, "shard_route", None)
+    return route
+
+
+def blueprint_of(engine: ServingEngine) -> bytes | None:
+    """The BlueprintId that `engine` was started under; None where it was started under none."""
+    found: bytes | None = getattr(engine, "blueprint_id", None)
+    return found
 
 
 def scores_wanted(sink: TokenSink) -> int | None:

@@ -45,11 +45,23 @@ from mesh.engine.vllm_identity import WeightsFolder, identified
 from mesh.engine.vllm_known import known
 from mesh.engine.vllm_own import Launch, OwnServer
 from mesh.engine.vllm_requests import completion_body, refusal_of, served
+from mesh.engine.vllm_route import look
 from mesh.engine.vllm_selfcheck import RAW, Numbers, SelfCheck, ask_kind, ask_numbers, measure
-from mesh.engine.vllm_stream import Transcript, Usage
+from mesh.engine.vllm_stream import Usage
 from mesh.engine.vllm_text import VllmText
-from mesh.errors import EngineError, EngineFailed, EngineUnavailable, IdentityChanged, UsageError, WeightsChanged
+from mesh.engine.vllm_transcript import Transcript
+from mesh.errors import (
+    EngineError,
+    EngineFailed,
+    EngineUnavailable,
+    EngineUnsupported,
+    IdentityChanged,
+    RouteIncompatible,
+    UsageError,
+    WeightsChanged,
+)
 from mesh.identity.shard import ShardIdentity
+from mesh.identity.shard_route import ShardRoute
 from mesh.identity.weights import Weights, folder_weights
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity
@@ -83,6 +95,7 @@ class VllmEngine:
     settings: Mapping[str, Any]
     identity: ShardIdentity | None
     identity_gap: str | None  # why there is none
+    shard_route: ShardRoute | None = None
     process: bytes
     context_tokens: int
     slots: int
@@ -147,6 +160,8 @@ class VllmEngine:
     async def ready(self) -> None:
         if not self._up:
             raise self._unavailable()
+        if self._config.guard is not None and (why := self._config.guard(None)) is not None:
+            raise EngineUnavailable(f"vllm engine: {why}")
         # callers that come at once share one look
         if self._asking is None:
             self._asking = asyncio.create_task(self._meet())
@@ -197,10 +212,14 @@ class VllmEngine:
             await self._own.begin()
         self._facts = await self._identify()
         self.recipe_id = config.recipe_id or self._facts.model
-        if config.weights is not None:
+        if config.weights is not None and not config.route:  # the hosts of a route say what each has loaded
             check_folder(self._facts, config.weights)
         await self._read_text()
         self._describe(await self._measure())
+        if config.route:
+            if self.identity is None:
+                raise EngineUnsupported(f"vllm engine: a route without an identity: {self.identity_gap}")
+            self.shard_route = await look(self._server, config, self._folder, self.identity)
         await self._check_weights()  # what was digested is what the server had loaded by then
         if self._own is not None and self._own.ended is not None:  # while it was measured
             raise self._own.ended
@@ -291,6 +310,18 @@ class VllmEngine:
             raise EngineFailed(f"vllm server: sent id {token}, outside the vocabulary of {len(pieces)}")
         return pieces[token]
 
+    async def look_again(self) -> None:
+        """Hold the hosts of a route to what they said. Raises IdentityChanged."""
+        if self.identity is not None:
+            await self._same_hosts(self.identity)
+
+    async def _same_hosts(self, whole: ShardIdentity) -> None:
+        if (
+            self.shard_route is not None
+            and await look(self._server, self._config, self._folder, whole) != self.shard_route
+        ):
+            raise IdentityChanged(f"vllm server at {self._server.url}: its hosts compute or hold other than before")
+
     # --- whether it still is what it was
 
     async def _check_weights(self) -> None:
@@ -351,10 +382,16 @@ class VllmEngine:
             self._facts = was
             raise EngineUnavailable(f"vllm server: started again, and it does not answer as it should: {e}") from None
         try:
-            check_same(f"vllm server at {self._server.url}", self.identity, self._identified(self._facts)[0])
+            identity = self._identified(self._facts)[0]
+            check_same(f"vllm server at {self._server.url}", self.identity, identity)
+            if identity is not None:
+                await self._same_hosts(identity)
         except IdentityChanged:
             self._facts = was
             raise
+        except (EngineError, RouteIncompatible) as e:
+            self._facts = was
+            raise EngineUnavailable(f"vllm server: started again, and not as the route that it was: {e}") from None
         now = self._settings(check)
         changed = sorted(name for name in {*described, *now} if described.get(name) != now.get(name))
         if changed:

@@ -8,7 +8,8 @@ from typing import Any
 from mesh.engine.http_pool import Left
 from mesh.engine.protocol import TokenSink
 from mesh.engine.vllm_http import VllmServer
-from mesh.engine.vllm_stream import Chunk, Event, Transcript, Usage, read_whole
+from mesh.engine.vllm_stream import Chunk, Event, Usage
+from mesh.engine.vllm_transcript import Transcript
 
 
 async def read_streamed(
@@ -39,10 +40,9 @@ async def read_at_once(
     """The same of an answer in one piece, which costs the server and us a fraction. Of one that is called off nobody
     learns how far it was."""
     try:
-        answer = await server.complete(body, until=sink.cancelled, patience_s=patience_s)
+        chunk, usage = await server.answer(body, until=sink.cancelled, patience_s=patience_s)
     except Left:
         return None
-    chunk, usage = read_whole(answer)
     transcript.deliver(chunk, sink)
     transcript.close(usage)
     return usage

@@ -7,7 +7,7 @@ it goes: the numbers themselves are measured at load, and their digest is one of
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,8 @@ class VllmConfig:
     which name (None: the same). `weights` is the model's folder: digested, and read for the tokenizer; `tokenizer` is
     a folder for the latter alone. `dtype` and `device` are told, not asked. `slots` serves run at once. With `margins`
     the distance between the best two logits comes with every id, which an auditor wants and costs the server some.
+    With `route` the server computes over several hosts, each of which has to say what it computes and hold what the
+    folder holds.
     `idle_s` is how long a running serve may be silent, in seconds, `start_s` how long a server of our own may take
     until it answers."""
 
@@ -47,9 +49,12 @@ class VllmConfig:
     requantized: bool = False  # the server was told to quantize what it loads: nobody here knows how closely
     slots: int = 8
     margins: bool = False
+    route: bool = False
     idle_s: int = 300
     start_s: int = START_S
     key: str | None = field(default=None, repr=False)
+    candidate: Mapping[str, Any] | None = None  # what the settings hold of the runtime candidate that is served
+    guard: Callable[[int | None], str | None] | None = None  # given our server's pid, why no serve may start now
 
     def __post_init__(self) -> None:
         if not 1 <= self.slots <= 1024:
@@ -61,6 +66,8 @@ class VllmConfig:
         for name, value, known in (("dtype", self.dtype, DTYPES), ("device", self.device, DEVICES)):
             if value is not None and value not in known:
                 raise UsageError(f"vllm engine: {name} is {value!r}, expected one of {', '.join(known)}")
+        if self.route and self.weights is None:
+            raise UsageError("vllm engine: a route is held against the whole model: name its folder (weights)")
 
     @property
     def text_folder(self) -> Path | None:
@@ -177,6 +184,7 @@ def settings(
         "tokenizer": tokenizer,
         "template": None if template is None else bytes(template),
         "probe": probe,
+        "candidate": None if config.candidate is None else dict(config.candidate),
     }
     return {**document, **{name: value for name, value in given.items() if value is not None}}
 

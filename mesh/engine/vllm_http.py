@@ -11,9 +11,18 @@ from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 from mesh.engine.http_pool import Broken, Left, Pool, Silent, Unreachable
-from mesh.engine.vllm_stream import Event, EventReader, error_text
+from mesh.engine.vllm_stream import (
+    Chunk,
+    Event,
+    EventReader,
+    Usage,
+    error_text,
+    read_plain,
+    read_tokens,
+    read_whole,
+)
 from mesh.errors import EngineError, EngineFailed, EngineUnavailable, EngineUnsupported, UsageError
-from mesh.schema.limits import MAX_TOKEN_ID
+from mesh.schema.view import json_bytes
 
 PROBE_S: Final = 10  # a server that lives answers what it is in this time, however busy
 TEXT_S: Final = 60  # tokenizing the longest prompt
@@ -107,32 +116,47 @@ class VllmServer:
         answer = await self._probe("/metrics")
         return read_metrics(bytes(answer.body)) if answer.status == 200 else Metrics(None, {})
 
+    async def ranks(self, method: str, *, patience_s: float) -> list[Any]:
+        """What every worker of it answers to a method of its extension. Raises EngineUnsupported where it has none."""
+        path = "/collective_rpc"
+        answer = _Whole(f"{self._name}: {path}")
+        body = json_bytes({"method": method, "timeout": patience_s})
+        await self._ask(self._work, "POST", path, answer, body, patience_s=patience_s, in_all=True)
+        if answer.status in (404, 500):
+            raise EngineUnsupported(
+                f"{self._name}: its hosts do not report what they compute ({path} answered {answer.status}): start it "
+                "with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls mesh.engine.vllm_rank.MeshRank"
+            )
+        told = (await self._object(path, answer)).get("results")
+        if not isinstance(told, list):
+            raise EngineUnsupported(f"{self._name}: {path} gave no list of answers")
+        return told
+
     async def encode(self, model: str, text: str, *, additions: bool) -> list[int]:
         """Token ids of a text; with `additions` those that the tokenizer puts around one (a beginning of text)."""
-        body = {"model": model, "prompt": text, "add_special_tokens": additions}
-        return self._tokens(await self._post("/tokenize", body))
+        return await self._tokens({"model": model, "prompt": text, "add_special_tokens": additions})
 
     async def encode_chat(self, model: str, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Token ids of a conversation under the server's own chat template."""
-        body = {"model": model, "messages": [dict(message) for message in messages], "add_generation_prompt": True}
-        return self._tokens(await self._post("/tokenize", body))
+        told = [dict(message) for message in messages]
+        return await self._tokens({"model": model, "messages": told, "add_generation_prompt": True})
 
     async def decode(self, model: str, ids: Sequence[int]) -> str:
-        text = (await self._post("/detokenize", {"model": model, "tokens": list(ids)})).get("prompt")
+        answer = await self._post("/detokenize", {"model": model, "tokens": list(ids)})
+        text = (await self._object("/detokenize", answer)).get("prompt")
         if type(text) is not str:
             raise EngineUnsupported(f"{self._name}: /detokenize gave no text")
         return text
 
-    async def complete(
-        self, body: Mapping[str, Any], *, until: asyncio.Event | None = None, patience_s: float | None = None
-    ) -> dict[str, Any]:
-        """One whole completion. `patience_s` where it may take longer than a server may otherwise be silent. Raises
-        Left where `until` is set before it is there."""
-        answer = _Whole(f"{self._name}: {_COMPLETIONS}")
-        await self._ask(
-            self._work, "POST", _COMPLETIONS, answer, _json(body), patience_s=patience_s or self._idle_s, until=until
-        )
-        return await self._object(_COMPLETIONS, answer)
+    async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """One whole completion, as the server spells it."""
+        return await self._object(_COMPLETIONS, await self._completed(body, until=None, patience_s=self._idle_s))
+
+    async def answer(self, body: Mapping[str, Any], *, until: asyncio.Event, patience_s: float) -> tuple[Chunk, Usage]:
+        """One whole completion, read. Raises Left where `until` is set before it is there."""
+        answer = await self._completed(body, until=until, patience_s=patience_s)
+        plain = read_plain(answer.body) if answer.status == 200 else None
+        return read_whole(await self._object(_COMPLETIONS, answer)) if plain is None else plain
 
     async def stream(
         self, body: Mapping[str, Any], take: Callable[[Event], bool], *, until: asyncio.Event | None = None
@@ -142,7 +166,9 @@ class VllmServer:
         nobody wants more. Raises what `take` does."""
         answer = _Streamed(f"{self._name}: {_COMPLETIONS}", take)
         try:
-            await self._ask(self._work, "POST", _COMPLETIONS, answer, _json(body), patience_s=self._idle_s, until=until)
+            await self._ask(
+                self._work, "POST", _COMPLETIONS, answer, json_bytes(body), patience_s=self._idle_s, until=until
+            )
         except Left:
             return False
         if answer.status != 200:
@@ -189,10 +215,15 @@ class VllmServer:
     async def _get(self, path: str) -> dict[str, Any]:
         return await self._object(path, await self._probe(path))
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _post(self, path: str, body: Mapping[str, Any]) -> _Whole:
         answer = _Whole(f"{self._name}: {path}")
-        await self._ask(self._work, "POST", path, answer, _json(body), patience_s=TEXT_S, in_all=True, again=True)
-        return await self._object(path, answer)
+        await self._ask(self._work, "POST", path, answer, json_bytes(body), patience_s=TEXT_S, in_all=True, again=True)
+        return answer
+
+    async def _completed(self, body: Mapping[str, Any], *, until: asyncio.Event | None, patience_s: float) -> _Whole:
+        answer = _Whole(f"{self._name}: {_COMPLETIONS}")
+        await self._ask(self._work, "POST", _COMPLETIONS, answer, json_bytes(body), patience_s=patience_s, until=until)
+        return answer
 
     async def _object(self, path: str, answer: _Whole) -> dict[str, Any]:
         if answer.status != 200:
@@ -216,9 +247,11 @@ class VllmServer:
         what = f"{self._name}: {path} answered {answer.status}" + (f" ({error_text(error)})" if error else "")
         raise _class_of(answer.status)(what)
 
-    def _tokens(self, answer: Mapping[str, Any]) -> list[int]:
-        ids = answer.get("tokens")
-        if type(ids) is not list or not all(type(i) is int and 0 <= i <= MAX_TOKEN_ID for i in ids):
+    async def _tokens(self, body: Mapping[str, Any]) -> list[int]:
+        answer = await self._post("/tokenize", body)
+        ids = read_tokens(answer.body) if answer.status == 200 else None
+        if ids is None:
+            await self._object("/tokenize", answer)  # which says where it is no answer at all
             raise EngineUnsupported(f"{self._name}: /tokenize gave no token ids")
         return ids
 
@@ -254,10 +287,6 @@ class _Streamed(_Whole):
         for event in self._events.feed(data):
             if not self._take(event):
                 raise Left
-
-
-def _json(body: Mapping[str, Any]) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def _class_of(status: int) -> type[EngineError]:

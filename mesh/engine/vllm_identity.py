@@ -3,7 +3,8 @@ operator knows. What nobody said has no default: then there is no identity, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
@@ -14,15 +15,12 @@ from mesh.errors import EngineUnidentified
 from mesh.identity.artifact import ArtifactIdentity
 from mesh.identity.canonical_json import canonical_sha256
 from mesh.identity.derived import content_digest, label, pinned
-from mesh.identity.folder import CONFIG, folder_files
+from mesh.identity.folder import CONFIG, SIDE_CONFIGS, folder_files
 from mesh.identity.recipe import RuntimeRecipe
+from mesh.identity.safetensors import tensor_digests
 from mesh.identity.shard import ShardIdentity
 from mesh.schema.ids import ContentId
 
-# Servers read how the weights are packed from these too.
-_SIDE_CONFIGS: Final = (
-    "hf_quant_config.json", "quant_config.json", "quantization_config.json", "quantize_config.json",
-)  # fmt: skip
 _FIXED_CACHE_LABEL: Final = "auto"  # as wide as what is computed in
 
 
@@ -34,14 +32,19 @@ class WeightsFolder:
     model: HfModel
     content: str
     config: str
+    files: Mapping[str, Path] = field(default_factory=dict, repr=False)
+
+    def tensors(self) -> Mapping[str, str]:
+        """The digest of each tensor. Reads every byte. Raises ModelFileError, OSError."""
+        return tensor_digests(self.files)
 
     @classmethod
     def of(cls, folder: Path) -> Self:
         """Reads every byte. Raises ModelFileError, OSError."""
         files = folder_files(folder)
         weights = {name: path for name, path in files.items() if name.endswith(".safetensors")}
-        configs = {name: files[name] for name in (CONFIG, *_SIDE_CONFIGS) if name in files}
-        return cls(read_hf_model(folder), content_digest(weights), content_digest(configs))
+        configs = {name: files[name] for name in (CONFIG, *SIDE_CONFIGS) if name in files}
+        return cls(read_hf_model(folder), content_digest(weights), content_digest(configs), weights)
 
 
 def vllm_identity(
@@ -68,8 +71,7 @@ def vllm_identity(
         raise EngineUnidentified("recipe.backend_id: not known: the server does not say its device: tell it (device)")
     if tokenizer is None:
         raise EngineUnidentified("recipe.tokenizer_revision: not known: name the model's folder (weights)")
-    cache = facts.cache.get("cache_dtype")
-    if cache is None:
+    if "cache_dtype" not in facts.cache:
         raise EngineUnidentified("recipe.kv_dtype: not known: the server does not say its cache_dtype")
     artifact = ArtifactIdentity(
         artifact_id=label(facts.root, facts.model, model.architecture),
@@ -79,14 +81,14 @@ def vllm_identity(
         architecture_digest=folder.config,
         layer_count=model.layer_count,
     )
-    layout = " ".join(f"{name}={facts.cache.get(name, 'none')}" for name in ("block_size", "enable_prefix_caching"))
+    kv_dtype, kv_layout = cache_axes(facts.cache, config.dtype)
     text = {"tokenizer": tokenizer.hex(), "template": None if template is None else template.hex()}
     recipe = RuntimeRecipe(
         weight_quantization=model.precision(config.dtype) or "none",
         activation_dtype=config.dtype,
         compute_dtype=config.dtype,
-        kv_dtype=config.dtype if cache == _FIXED_CACHE_LABEL else cache,
-        kv_layout=f"paged {layout}",
+        kv_dtype=kv_dtype,
+        kv_layout=kv_layout,
         tokenizer_revision=pinned(canonical_sha256(text)),
         architecture_adapter=f"vllm/{model.adapter}",
         backend_id=f"vllm/{config.device}{_parallel(facts)}",
@@ -94,8 +96,16 @@ def vllm_identity(
         boundary_schema_version=BOUNDARY_SCHEMA,
         protocol_schema_version=PROTOCOL_SCHEMA,
         recipe_id=label(config.recipe_id, facts.model, "unnamed"),
+        recipe_version="0" if config.candidate is None else config.candidate["version"],
     )
     return ShardIdentity(artifact, recipe, 0, artifact.layer_count)
+
+
+def cache_axes(cache: Mapping[str, str], dtype: str) -> tuple[str, str]:
+    """Type and layout of the cache by the server's own labels, of one that computes in `dtype`."""
+    kept = cache["cache_dtype"]
+    layout = " ".join(f"{name}={cache.get(name, 'none')}" for name in ("block_size", "enable_prefix_caching"))
+    return (dtype if kept == _FIXED_CACHE_LABEL else kept), f"paged {layout}"
 
 
 def identified(

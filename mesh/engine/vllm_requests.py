@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from mesh.engine.protocol import Served
-from mesh.engine.vllm_stream import Transcript, Usage
+from mesh.engine.vllm_stream import Usage
+from mesh.engine.vllm_transcript import Transcript
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.request import MILLION, ServeRequest
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from mesh.gateway.repeats import Answer, Answers
 from mesh.gateway.sink import Part
 from mesh.gateway.toolcalls import Delta, Reader, reader_of
 from mesh.schema.ids import ContentId, serve_id_text
+from mesh.schema.view import json_bytes
 from mesh.steward.serves import Repeated, SealedServe
 from mesh.steward.steward import Steward
 
@@ -74,7 +74,7 @@ class Answering:
         return self._whole(serve, served, answer)
 
     def _whole(self, serve: Serve, served: Sequence[SealedServe], answer: dict[str, Any]) -> web.Response:
-        body = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
+        body = json_bytes(answer)
         self._hold(serve, served, body, JSON_TYPE)
         headers = {**serve.headers, "Mesh-Receipt": _receipts(served)}
         return web.Response(body=body, content_type=JSON_TYPE, charset="utf-8", headers=headers)
@@ -102,6 +102,8 @@ class Answering:
             request[ENDED] = 500
             serve.abandon()
             stream.abort()
+        finally:
+            stream.close()
         return stream.response
 
     async def _write(self, stream: EventStream, serve: Serve) -> None:

@@ -11,13 +11,15 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
+from mesh.blueprint.verification import Blueprint
 from mesh.engine.protocol import ServingEngine
 from mesh.errors import DeadlineExceeded, EngineUnavailable, LedgerError, MeshError, Refused
-from mesh.gateway import journal
 from mesh.gateway.answering import ENDED
 from mesh.gateway.auth import Authenticator, Gatekeeper, StaticKeys
 from mesh.gateway.backends import Backends, Route
 from mesh.gateway.balance import Balance
+from mesh.gateway.blueprints import Blueprints
+from mesh.gateway.checkpoints import Checkpoints
 from mesh.gateway.completions import CALLER, GRANT, SERVE, Completions
 from mesh.gateway.config import GatewayConfig
 from mesh.gateway.cors import Cors
@@ -26,6 +28,7 @@ from mesh.gateway.evidence import Evidence, Health
 from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, told, where
 from mesh.gateway.identities import Identities
 from mesh.gateway.intake import Intake
+from mesh.gateway.journal import write
 from mesh.gateway.listening import HEADERS, Runner, take_address
 from mesh.gateway.metrics import Metrics
 from mesh.gateway.openapi import Description
@@ -49,7 +52,9 @@ _HTTP_CODES = {404: "unknown_route", 405: "method_not_allowed", 413: "body_too_l
 
 class Gateway:
     """Serves `engines` under `steward`. `keys` are BLAKE3 digests (`b3:...`) of the bearer tokens that are let in,
-    `authenticators` know other kinds of tokens, `origins` are the web pages of others that may use the server."""
+    `authenticators` know other kinds of tokens, `origins` are the web pages of others that may use the server. With
+    `journal` each serve has a line of its own in the log, beside the one of its request. `blueprints` are those that
+    engines were started under, to be shown."""
 
     def __init__(
         self,
@@ -61,6 +66,8 @@ class Gateway:
         authenticators: Sequence[Authenticator] = (),
         routes: Sequence[Route] = (),
         origins: Sequence[str] = (),
+        journal: bool = True,
+        blueprints: Sequence[Blueprint] = (),
     ) -> None:
         self._steward = steward
         self._config = config
@@ -71,14 +78,17 @@ class Gateway:
         self._completions = Completions(steward, self.backends, intake, config)
         self._tokens = Tokens(self.backends, intake)
         self._identities = Identities(self.backends, intake)
+        self._blueprints = Blueprints(self.backends, blueprints)
         self._embeddings = Embeddings(self.backends, intake)
         self._description = Description(self.backends, metrics=config.metrics, guarded=not self._gate.open)
         self.metrics = Metrics(self.backends, steward.costs)
         steward.observe(self.metrics.sealed)
-        steward.observe(journal.write)
+        if journal:
+            steward.observe(write)
         self._evidence = Evidence(steward, self.backends, int(time.time()))
-        self._health = Health(steward, self.backends.all)
-        self._shown = [*Receipts(steward).routes(), *Summary(steward, self.backends).routes()]
+        self._health = Health(steward, self.backends.all, config.min_free_bytes)
+        shown = (Receipts(steward), Checkpoints(steward), Summary(steward, self.backends))
+        self._shown = [route for each in shown for route in each.routes()]
         page = Page.installed() if config.page else None
         if page is not None:
             self._shown += page.routes()
@@ -104,6 +114,7 @@ class Gateway:
                 *self._tokens.routes(),
                 *self._evidence.routes(),
                 *self._identities.routes(),
+                *self._blueprints.routes(),
                 *self._shown,
                 web.get("/mesh/v1/grant/balance", Balance(steward=self._steward).show),
                 web.get("/openapi.json", self._description.show),

@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from blake3 import blake3
@@ -19,6 +20,7 @@ LOOPBACK_CALLER = "loopback"
 _OTHER_KEY_HEADERS = ("X-Api-Key", "Api-Key")
 
 
+@lru_cache(maxsize=64)  # clients say the same name each time
 def is_loopback(host: str) -> bool:
     """Whether `host`, a name or an address, is this machine alone."""
     if host.lower().rstrip(".") == "localhost":

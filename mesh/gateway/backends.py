@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from mesh.engine.protocol import Decider, ScoringEngine, ServingEngine, identity_of, tool_form
+from mesh.engine.protocol import Decider, ScoringEngine, ServingEngine, identity_of, shard_route_of, tool_form
 from mesh.errors import (
     BadRequest,
     ContextLengthExceeded,
@@ -88,7 +88,7 @@ class Placed:
 
 class Backends:
     """Raises UsageError where two have one name, where one's alias is another's name, and for a name that no receipt
-    could hold."""
+    could hold; RecipeNotCertified for a route of shards whose recipe is unknown or dark."""
 
     def __init__(
         self,
@@ -113,6 +113,7 @@ class Backends:
                     raise UsageError(f"alias {alias!r} of backend {engine.recipe_id!r} is the name of a backend")
             queue = config.queue if route.queue is None else route.queue
             room = Room(engine.slots, queue, config.queue_wait_s, clock)
+            _check_certified(engine, steward)
             self.all.append(Backend(engine, room, frozenset(route.aliases), identity_of(engine)))
         self._prompt_kinds: dict[bytes, tuple[object, ...]] = {}
 
@@ -290,6 +291,14 @@ async def _unchanged(backends: Sequence[Backend]) -> list[Backend]:
     if changed is not None and not left:
         raise changed
     return left
+
+
+def _check_certified(engine: ServingEngine, steward: Steward) -> None:
+    """Raises RecipeNotCertified for a route of shards that no real forward has shown to work: users' requests go to
+    certified ones alone."""
+    route = shard_route_of(engine)
+    if route is not None:
+        steward.reader.registry().require_serving(route.shards[0])
 
 
 @dataclass(frozen=True, slots=True)

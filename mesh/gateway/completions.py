@@ -226,16 +226,14 @@ class Completions:
         placed = serve.placed
 
         def run(choice: Choice) -> None:
-            task = asyncio.ensure_future(
-                self._steward.serve(
-                    replace(placed.admitted, request=choice.request),
-                    placed.prepared.ids,
-                    choice.sink,
-                    serve_id=choice.serve_id,
-                    idempotency=_idempotency(serve, choice),
-                    prompt_text=placed.prepared.text,
-                    options=placed.prepared.options,
-                )
+            task = self._steward.begin(
+                placed.admitted if choice.index == 0 else replace(placed.admitted, request=choice.request),
+                placed.prepared.ids,
+                choice.sink,
+                serve_id=choice.serve_id,
+                idempotency=_idempotency(serve, choice),
+                prompt_text=placed.prepared.text,
+                options=placed.prepared.options,
             )
             self._running[task] = choice.sink
             task.add_done_callback(lambda task: ended(choice, task))

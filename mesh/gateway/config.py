@@ -9,9 +9,11 @@
 [auth]               keys: BLAKE3 digests ("b3:...") of the bearer tokens that are let in
 [cors]               origins: web pages of others that may use the server from a browser
 [grants]             issuers: whose grants are let in; revoked: a file of blocks that are not; leeway_s
+[blueprints]         roots: files of the keys that blueprints are trusted by; revoked: the root's list of revocations
 [[backend]]          kind = "gguf" (path, name, slots, ...), "vllm" (url, weights, gpus, ...), "vllm-managed" (weights,
-                     flags, start_s, ...) or "reference"; clients choose one by its name, or any of those that
-                     share one of its aliases; queue
+                     flags, start_s, ...), "runtime" (path, models) or "reference"; clients choose one by its name, or
+                     any of those that share one of its aliases; queue; with a blueprint, and then no other key of the
+                     engine
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ class GatewayConfig(_Table):
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
     body_memory_bytes: Annotated[int, Field(ge=1024, le=1 << 40)] = 256 << 20  # of all requests together
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    min_free_bytes: Annotated[int, Field(ge=0, le=1 << 60)] = 32 << 20  # with less for the ledger it is not ready
     idle_timeout_s: Seconds = 60  # a connection whose next request's head is not there by then is closed
     metrics: bool = True  # GET /metrics, for whoever may use the server
     page: bool = True  # the web page at /; what it shows is asked for with a key, where there are keys
@@ -154,6 +157,13 @@ class GrantsConfig(_Table):
     leeway_s: Annotated[int, Field(ge=0, le=3600)] = 2  # between the issuers' clocks and this one
 
 
+class BlueprintsConfig(_Table):
+    """Relative paths are beside this file."""
+
+    roots: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=64)]
+    revoked: Annotated[str, Field(min_length=1)]
+
+
 class CorsConfig(_Table):
     origins: list[str] = []
 
@@ -180,7 +190,22 @@ class _Backend(_Table):
     queue: Annotated[int, Field(ge=0, le=100_000)] | None = None  # in place of the gateway's
 
 
-class GgufBackend(_Backend):
+class _Governable(_Backend):
+    blueprint: Annotated[str, Field(min_length=1)] | None = None  # a signed file, which then states all settings
+
+    @model_validator(mode="after")
+    def _no_other_lever(self) -> Self:
+        levers = sorted(self.model_fields_set - _NO_LEVERS)
+        if self.blueprint is not None and levers:
+            raise ValueError(f"{', '.join(levers)}: all settings come from the blueprint, which states no such key")
+        return self
+
+
+# Where things are and who may ask for them: all that is left to say of an engine under a blueprint.
+_NO_LEVERS = frozenset({"kind", "blueprint", "aliases", "queue", "path", "weights", "executable", "start_s", "gpus"})
+
+
+class GgufBackend(_Governable):
     kind: Literal["gguf"]
     path: Annotated[str, Field(min_length=1)]
     name: ModelName | None = None
@@ -193,6 +218,7 @@ class GgufBackend(_Backend):
     chat_template: Annotated[str, Field(min_length=1)] | None = None  # a file, in place of the one in the model
     tokenizer_pre: Annotated[str, Field(min_length=1, max_length=127)] | None = None  # where an old file names none
     eos_id: Annotated[int, Field(ge=0, lt=2**31)] | None = None  # likewise
+    silent_s: Seconds | None = None  # a child with work that gives no sign of it for so long is killed and replaced
 
 
 class ReferenceBackend(_Backend):
@@ -212,6 +238,7 @@ class _VllmBackend(_Backend):
     chat_template: _Text | None = None
     device: Literal["cpu", "cuda", "rocm", "xpu", "tpu", "hpu"] | None = None
     gpus: Annotated[list[Gpu], Field(max_length=64)] | None = None  # this machine's cards that it computes on
+    route: bool = False  # it computes over several hosts, each of which has to report what
 
 
 class VllmBackend(_VllmBackend):
@@ -223,7 +250,7 @@ class VllmBackend(_VllmBackend):
     key_file: _Text | None = None
 
 
-class ManagedVllmBackend(_VllmBackend):
+class ManagedVllmBackend(_VllmBackend, _Governable):
     kind: Literal["vllm-managed"]
     weights: _Text
     executable: _Text = "vllm"
@@ -231,10 +258,22 @@ class ManagedVllmBackend(_VllmBackend):
     flags: list[str] = []
 
 
-Backend = Annotated[GgufBackend | ReferenceBackend | VllmBackend | ManagedVllmBackend, Field(discriminator="kind")]
+class RuntimeBackend(_Backend):
+    """A runtime candidate, served under its id and, as an alias, its logical model. Its own limits hold."""
+
+    kind: Literal["runtime"]
+    path: _Text  # its folder or its pack
+    models: _Text | None = None
+    executable: _Text | None = None  # of vLLM, for a candidate whose engine that is
+    name: None = None
 
 
-_KINDS = ("gguf", "reference", "vllm", "vllm-managed")
+Backend = Annotated[
+    GgufBackend | ReferenceBackend | VllmBackend | ManagedVllmBackend | RuntimeBackend, Field(discriminator="kind")
+]
+
+
+_KINDS = ("gguf", "reference", "vllm", "vllm-managed", "runtime")
 
 
 class MeshConfig(_Table):
@@ -244,6 +283,7 @@ class MeshConfig(_Table):
     disclosures: DisclosuresConfig = DisclosuresConfig()
     auth: AuthConfig = AuthConfig()
     grants: GrantsConfig = GrantsConfig()
+    blueprints: BlueprintsConfig | None = None
     cors: CorsConfig = CorsConfig()
     backend: Annotated[list[Backend], Field(min_length=1, max_length=64)]
 
@@ -264,6 +304,13 @@ class MeshConfig(_Table):
     def _no_open_door(self) -> Self:
         if "*" in self.cors.origins and not (self.auth.keys or self.grants.issuers):
             raise ValueError("cors.origins: * without [auth] keys lets every web page use this server; name the pages")
+        return self
+
+    @model_validator(mode="after")
+    def _with_roots(self) -> Self:
+        named = any(getattr(backend, "blueprint", None) is not None for backend in self.backend)
+        if named and self.blueprints is None:
+            raise ValueError("blueprints.roots and blueprints.revoked: missing, and a backend has a blueprint")
         return self
 
     @classmethod

@@ -36,7 +36,9 @@ class Embeddings:
         with self._intake.place(request):
             _, model = await self._intake.read(request, _model)
             backends = self._backends.within(model, request.get(GRANT))
-            reasons = "; ".join(f"{backend.name}: {_why(backend.engine)}" for backend in backends)
+            whys = {backend.name: _why(backend.engine) for backend in backends}
+            # a model that is a backend by itself is named once
+            reasons = "; ".join(why if [model] == list(whys) else f"{name}: {why}" for name, why in whys.items())
             message = f"model {model!r} makes no embeddings: {reasons}"
             raise BadRequest(message, code="unsupported_value", param="model")
 

@@ -6,11 +6,11 @@ say is not there: a client that finds no `energy_joules` has been told that ther
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from mesh.schema.energy import BASES, Energy
+from mesh.schema.view import json_bytes
 from mesh.steward.serves import SealedServe
 
 _UJ_PER_J = 1_000_000
@@ -41,7 +41,7 @@ def energy_object(served: Sequence[SealedServe]) -> dict[str, Any]:
 
 def energy_comment(served: Sequence[SealedServe]) -> bytes:
     """The same as a comment in a stream, which a reader of events passes over."""
-    return b": energy " + json.dumps(energy_object(served), separators=(",", ":")).encode() + b"\n\n"
+    return b": energy " + json_bytes(energy_object(served)) + b"\n\n"
 
 
 def energy_fields(energy: Energy) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import asyncio
 
 from aiohttp import web
 
+from mesh.engine.alarm import Alarm
+
 STREAM_TYPE = "text/event-stream"
 
 
@@ -25,7 +27,10 @@ class EventStream:
         self._timeout_s = timeout_s
         self._hold_bytes = hold_bytes
         self.sent: bytearray | None = bytearray()
+        self._loop = asyncio.get_running_loop()
         self._last_s = 0.0
+        self._stuck = False
+        self._alarm = Alarm(self._give_up)
 
     async def open(self) -> None:
         await self.response.prepare(self._request)
@@ -33,17 +38,30 @@ class EventStream:
     @property
     def quiet_s(self) -> float:
         """For how long nothing has been sent."""
-        return asyncio.get_running_loop().time() - self._last_s
+        return self._loop.time() - self._last_s
 
     async def send(self, data: bytes) -> None:
         """Raises ConnectionError where the client is gone, TimeoutError where it takes nothing."""
-        self._last_s = asyncio.get_running_loop().time()
+        self._last_s = self._loop.time()
         if self.sent is not None:
             self.sent += data
             if len(self.sent) > self._hold_bytes:
                 self.sent = None
-        async with asyncio.timeout(self._timeout_s):
+        self._alarm.set(self._last_s + self._timeout_s)
+        try:
             await self.response.write(data)
+        finally:
+            self._alarm.off()
+        if self._stuck:
+            raise TimeoutError
+
+    def close(self) -> None:
+        """Nothing more is sent."""
+        self._alarm.close()
+
+    def _give_up(self) -> None:
+        self._stuck = True
+        self.abort()
 
     def abort(self) -> None:
         if self._request.transport is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 import mesh
-from mesh.engine.protocol import ServingEngine, identity_of
+from mesh.engine.protocol import ServingEngine, identity_of, shard_route_of
 from mesh.errors import BadRequest, EngineUnavailable, Forbidden, LedgerError, NotFound, SchemaError
 from mesh.gateway.backends import Backend, Backends
 from mesh.gateway.completions import CALLER
@@ -19,7 +19,7 @@ from mesh.schema.disclosure import DISCLOSURE_TYPE, settings_digest
 from mesh.schema.envelope import RECEIPT_TYPE, verify
 from mesh.schema.ids import ContentId, serve_id_from_text, serve_id_text, steward_text
 from mesh.schema.limits import MAX_SETTINGS_BYTES
-from mesh.schema.view import sealed_view, settings_view
+from mesh.schema.view import route_view, sealed_view, settings_view
 from mesh.steward.steward import Steward
 
 ENVELOPE_TYPE = "application/cose"
@@ -43,6 +43,7 @@ class Evidence:
             web.get("/mesh/v1/receipts/{id}", self.receipt),
             web.get("/mesh/v1/receipts/{id}/disclosure", self.disclosure),
             web.get("/mesh/v1/settings/{digest}", self.settings),
+            web.get("/mesh/v1/routes/{digest}", self.route),
         ]
 
     async def models(self, request: web.Request) -> web.Response:
@@ -109,6 +110,18 @@ class Evidence:
         settings = decode_map(data, max_bytes=MAX_SETTINGS_BYTES)
         return web.json_response(settings_view(digest, settings))
 
+    async def route(self, request: web.Request) -> web.Response:
+        digest = _content_id(request.match_info["digest"])
+        data = await asyncio.to_thread(self._steward.reader.route, digest)
+        if data is None:
+            told = (route for engine in self._engines if (route := shard_route_of(engine)) is not None)
+            data = next((encode(one.document) for one in told if one.digest == digest), None)
+        if data is None:
+            raise NotFound(f"route {digest.text} is not known here", code="route_not_found")
+        if not _wants_json(request):
+            return web.Response(body=data, content_type="application/cbor")
+        return web.json_response(route_view(digest, decode_map(data, max_bytes=MAX_SETTINGS_BYTES)))
+
     async def _entry(self, name: str) -> Entry:
         """The ledger's entry by receipt id or serve id. Raises NotFound; with code `not_sealed_yet` for a serve that
         runs."""
@@ -131,9 +144,10 @@ class Evidence:
 class Health:
     """Open to anyone who can connect: says whether it can serve, and nothing of what it served."""
 
-    def __init__(self, steward: Steward, backends: Sequence[Backend]) -> None:
+    def __init__(self, steward: Steward, backends: Sequence[Backend], min_free_bytes: int) -> None:
         self._steward = steward
         self._backends = backends
+        self._min_free_bytes = min_free_bytes
         self.draining = False
 
     async def alive(self, request: web.Request) -> web.Response:
@@ -145,9 +159,13 @@ class Health:
             reasons.append("shutting down")
         try:
             # whoever balances by this answer sends no serve that would find the disk writable again
-            await self._steward.seal_leftovers()
-        except LedgerError:
+            await self._steward.check_writable()
+            free = self._steward.free_bytes
+        except (LedgerError, OSError):
             reasons.append("the ledger cannot be written")
+        else:
+            if free is not None and free < self._min_free_bytes:
+                reasons.append(f"the ledger's disk has {free} bytes free, expected at least {self._min_free_bytes}")
         for backend in self._backends:
             try:
                 if (changed := backend.taken_out) is not None:

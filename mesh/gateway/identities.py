@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from mesh.engine.protocol import identity_gap_of, identity_of
+from mesh.engine.protocol import identity_gap_of, identity_of, shard_route_of
 from mesh.errors import BadRequest, Invalid, RouteIncompatible
 from mesh.gateway.backends import Backend, Backends
 from mesh.gateway.evidence import engine_view
@@ -95,11 +95,12 @@ def _mismatches(backend: Backend, peer: Peer) -> tuple[Mismatch, ...]:
 
 def _backend_view(backend: Backend) -> dict[str, Any]:
     engine, taken_out = backend.engine, backend.taken_out
-    identity = identity_of(engine)
+    identity, route = identity_of(engine), shard_route_of(engine)
     return {
         **engine_view(engine),
         "aliases": sorted(backend.aliases),
         "identity": None if identity is None else identity.to_map(),
         "identity_gap": (identity_gap_of(engine) or _NO_IDENTITY) if identity is None else None,
+        "shard_route": None if route is None else {"route_digest": route.digest.text, "nodes": len(route.nodes)},
         "taken_out": None if taken_out is None else str(taken_out),
     }

@@ -143,7 +143,12 @@ _ANSWERS: dict[str, Schema] = {
             seq=_COUNT, receipt_id=_RECEIPT_ID, serve_id=_SERVE_ID, caller=TEXT, envelope=TEXT,
         )),
     ),
+    "Checkpoints": _answer(
+        "checkpoints", next=_COUNT,
+        checkpoints=array(_answer("number", "envelope", number=_COUNT, envelope=TEXT)),
+    ),
     "Settings": _answer("view_of", "digest", "settings", digest=_RECEIPT_ID, settings={"type": "object"}),
+    "Route": _answer("view_of", "digest", "route", digest=_RECEIPT_ID, route={"type": "object"}),
     "Balance": _answer("totals", totals=array(_ANY)),
     "Status": _answer("status", status=TEXT, reasons=array(TEXT)),
 }  # fmt: skip
@@ -177,9 +182,19 @@ def describe(models: Sequence[str], *, metrics: bool, guarded: bool) -> dict[str
         "/detokenize": {"post": asked("DetokenizeRequest", "Text", told="text; nothing is served")},
         "/mesh/v1/steward": {"get": _get("the key, the count, the head, the engines", {_JSON: ref("Steward")})},
         "/mesh/v1/backends": {"get": _get("the backends, and exactly what each is", {_JSON: {"type": "object"}})},
+        "/mesh/v1/blueprints": {"get": _get("what is served under blueprints", {_JSON: {"type": "object"}})},
+        "/mesh/v1/blueprints/{blueprint_id}/circuit": {
+            "get": _get("its circuit, to be drawn", {_JSON: {"type": "object"}}, [_in_path("blueprint_id")])
+        },
         "/mesh/v1/handshake": {"post": _post("HandshakeRequest", _HANDSHAKE)},
         "/mesh/v1/receipts": {
             "get": _get("the receipts, newest first, a page at a time", {_JSON: ref("Receipts")}, _SEARCH)
+        },
+        "/mesh/v1/checkpoints": {
+            "get": _get(
+                "the signed checkpoints, oldest first, a page at a time", {_JSON: ref("Checkpoints")},
+                [_asked("limit", whole(1, MAX_PAGE)), _asked("after", whole(0, MAX_UINT))],
+            )
         },
         "/mesh/v1/summary": {
             "get": _get(
@@ -197,6 +212,12 @@ def describe(models: Sequence[str], *, metrics: bool, guarded: bool) -> dict[str
         "/mesh/v1/settings/{digest}": {
             "get": _get(
                 "a settings document", {"application/cbor": binary, _JSON: ref("Settings")},
+                [_in_path("digest", f"^{_ID_FORM}$")],
+            )
+        },
+        "/mesh/v1/routes/{digest}": {
+            "get": _get(
+                "a route of shards", {"application/cbor": binary, _JSON: ref("Route")},
                 [_in_path("digest", f"^{_ID_FORM}$")],
             )
         },

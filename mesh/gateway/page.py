@@ -1,4 +1,4 @@
-"""The web page at `/`: files that hold no data, read once and given to anyone who can connect.
+"""The web pages, `/` and `/blueprint`: files that hold no data, read once and given to anyone who can connect.
 
 What the page shows it asks for like any other client, with the key of whoever looks at it.
 """
@@ -19,6 +19,8 @@ import mesh
 log = logging.getLogger("mesh.gateway")
 
 START: Final = "page/index.html"
+# Pages that have an address of their own.
+_PLACES: Final = {START: "/", "page/circuit.html": "/blueprint"}
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -61,20 +63,15 @@ class Page:
     """The files under `root`, by the path that each is served at."""
 
     def __init__(self, root: Path) -> None:
-        self._files = {f"/web/{name}": _file(path) for name, path in _named(root)}
-        start = self._files.pop(f"/web/{START}", None)
-        if start is None:
+        self._files = {_PLACES.get(name, f"/web/{name}"): _file(path) for name, path in _named(root)}
+        if "/" not in self._files:
             log.warning("the web page is not part of this installation (no %s): / is not served", START)
             self._files.clear()
-        else:
-            self._files["/"] = start
 
     @classmethod
     def installed(cls) -> Page:
         """Those of the package, or of the checkout that it is run from."""
-        package = Path(mesh.__file__).parent
-        inside = package / "web"
-        return cls(inside if inside.is_dir() else package.parent / "web")
+        return cls(installed_root())
 
     @property
     def paths(self) -> frozenset[str]:
@@ -89,6 +86,13 @@ class Page:
         if any(tag.value in (file.tag, "*") for tag in request.if_none_match or ()):
             return web.Response(status=304, headers=headers)
         return web.Response(body=file.body, headers={**headers, hdrs.CONTENT_TYPE: file.kind})
+
+
+def installed_root() -> Path:
+    """Where the files are: in the package, or in the checkout that it is run from."""
+    package = Path(mesh.__file__).parent
+    inside = package / "web"
+    return inside if inside.is_dir() else package.parent / "web"
 
 
 def _named(root: Path) -> Iterator[tuple[str, Path]]:

@@ -38,7 +38,7 @@ async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int)
     options = await encode_options(call.options, engine) if call.options else ()
     if call.prompt_ids is not None:
         text, ids = None, call.prompt_ids
-        _check_known(ids, engine)
+        _check_known(ids, engine, call.prompt_param)
         prompt_hash = prompt_hash_of_ids(ids, call.mesh.nonce)
     else:
         if not has_text(engine):
@@ -115,7 +115,10 @@ def _cap(call: Call, prompt_tokens: int, context: int, default: int) -> int:
     return min(default, room) if call.max_tokens is None else call.max_tokens
 
 
-def _check_known(ids: Sequence[int], engine: ServingEngine) -> None:
+def _check_known(ids: Sequence[int], engine: ServingEngine, param: str) -> None:
     if has_text(engine):
-        for token in set(ids):
-            engine.piece(token)
+        try:
+            for token in set(ids):
+                engine.piece(token)
+        except BadRequest as e:
+            raise BadRequest(f"{param}: {e}", code="invalid_value", param=param) from None

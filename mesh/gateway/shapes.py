@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mesh.schema.ids import ContentId, serve_id_text, steward_text
-from mesh.schema.view import view
+from mesh.schema.view import json_bytes, view
 from mesh.steward.serves import SealedServe
 
 DONE = b"data: [DONE]\n\n"
@@ -103,7 +102,7 @@ class Shape:
 
 def event(value: Mapping[str, Any]) -> bytes:
     """One server-sent event. JSON escapes line breaks, so it is one line."""
-    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + json_bytes(value) + b"\n\n"
 
 
 def repeated(receipts: Sequence[tuple[bytes, ContentId]]) -> dict[str, Any]:

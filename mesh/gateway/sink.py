@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from mesh.engine.alarm import Alarm
 from mesh.engine.protocol import Scores
 from mesh.gateway.logprobs import Entry, ScoreLine
 from mesh.gateway.text import Released, TextStream
@@ -49,7 +50,8 @@ class TokenStream:
         self._entries: list[Entry] = []
         self._ended = False
         self._abandoned = False
-        self._changed = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        self._quiet = Alarm(self._wake)
         self._all_written = asyncio.Event()
         self._wrote = 0
         self._taken = 0
@@ -68,7 +70,7 @@ class TokenStream:
         text = self._text.push(piece).text
         if text and not self._abandoned:
             self._parts.append(text)
-            self._changed.set()
+            self._wake()
 
     def put_all(self, tokens: Sequence[int]) -> None:
         pieces = [self._piece(token) for token in tokens]
@@ -79,7 +81,7 @@ class TokenStream:
         text = self._text.push_all(pieces).text
         if text and not self._abandoned:
             self._parts.append(text)
-            self._changed.set()
+            self._wake()
 
     async def settle(self) -> int | None:
         self._add(self._text.finish(), ended=True)
@@ -93,7 +95,8 @@ class TokenStream:
     def close(self) -> None:
         """No more text will come, whether or not there ever was any."""
         self._ended = True
-        self._changed.set()
+        self._wake()
+        self._quiet.close()
 
     def abandon(self) -> None:
         """The client is gone: the engine is told, and nobody waits for a writer any longer."""
@@ -115,11 +118,15 @@ class TokenStream:
         """What came since the last call, waiting for some; empty where `timeout_s` pass without any; None at the
         end."""
         if not self._parts and not self._ended:
-            self._changed.clear()
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            self._quiet.set(loop.time() + timeout_s)
             try:
-                async with asyncio.timeout(timeout_s):
-                    await self._changed.wait()
-            except TimeoutError:
+                await self._waiter
+            finally:
+                self._waiter = None
+                self._quiet.off()
+            if not self._parts and not self._ended:
                 return Part("", [])
         if not self._parts:
             return None
@@ -142,4 +149,8 @@ class TokenStream:
         if (released.text or entries) and not self._abandoned:
             self._parts.append(released.text)
             self._entries += entries
-            self._changed.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -66,6 +66,8 @@ def grouped(rows: Iterable[Row], key: Callable[[Row], str]) -> list[Group]:
 @dataclass(slots=True)
 class _Point:
     tokens: float = 0.0
+    counts: int = 0
+    uncounted: int = 0
     uj: float = 0.0
     figures: int = 0
     without: int = 0
@@ -73,8 +75,9 @@ class _Point:
 
 def series(rows: Sequence[Row], from_ns: int, step_ns: int) -> list[dict[str, Any]]:
     """`POINTS` spans of `step_ns`: in each the tokens a second and the watts that its serves had, if a serve spends
-    evenly from its beginning to its end. `watts` is left out where serves ran and none has a figure, and everywhere if
-    no receipt has one; `without_figure` counts the serves that watts say nothing of."""
+    evenly from its beginning to its end. Either is left out where serves ran and none has a count or a figure, and
+    watts everywhere if no receipt has one; `without_count` and `without_figure` count the serves that it says nothing
+    of."""
     points = [_Point() for _ in range(POINTS)]
     end_ns = from_ns + POINTS * step_ns
     for row in rows:
@@ -85,7 +88,11 @@ def series(rows: Sequence[Row], from_ns: int, step_ns: int) -> list[dict[str, An
         for at in range(max(0, (first - from_ns) // step_ns), min(POINTS - 1, (last - 1 - from_ns) // step_ns) + 1):
             point, start_ns = points[at], from_ns + at * step_ns
             part = (min(last, start_ns + step_ns) - max(first, start_ns)) / span_ns
-            point.tokens += (row.tokens_out or 0) * part
+            if row.tokens_out is None:
+                point.uncounted += 1
+            else:
+                point.counts += 1
+                point.tokens += row.tokens_out * part
             if row.uj is None:
                 point.without += 1
             else:
@@ -95,7 +102,11 @@ def series(rows: Sequence[Row], from_ns: int, step_ns: int) -> list[dict[str, An
     step_s = step_ns / NS_PER_S
     told = []
     for point in points:
-        one: dict[str, Any] = {"tokens_per_s": round(point.tokens / step_s, 6)}
+        one: dict[str, Any] = {}
+        if point.counts or not point.uncounted:
+            one["tokens_per_s"] = round(point.tokens / step_s, 6)
+        if point.uncounted:
+            one["without_count"] = point.uncounted
         if metered and (point.figures or not point.without):
             one["watts"] = round(point.uj / _UJ_PER_J / step_s, 6)
         if point.without:

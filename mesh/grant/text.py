@@ -9,6 +9,7 @@ from mesh.errors import SchemaError
 from mesh.schema.limits import MAX_GRANT_BYTES
 
 PREFIX = "mg1_"
+_EXPECTED = f"{PREFIX}<base64url of a grant, as `mesh grant issue` prints it>"
 MAX_TEXT_CHARS = len(PREFIX) + (MAX_GRANT_BYTES * 4 + 2) // 3
 
 
@@ -19,15 +20,15 @@ def grant_text(data: bytes) -> str:
 def grant_from_text(text: str) -> bytes:
     """The bytes, unchecked. Raises SchemaError; what was given is a secret and is not repeated."""
     if not text.startswith(PREFIX):
-        raise SchemaError(f"grant: does not start with {PREFIX}")
+        raise SchemaError(f"grant: does not start with {PREFIX}, expected {_EXPECTED}")
     if len(text) > MAX_TEXT_CHARS:
-        raise SchemaError(f"grant: over {MAX_TEXT_CHARS} characters")
+        raise SchemaError(f"grant: over {MAX_TEXT_CHARS} characters, the most that {_EXPECTED} can have")
     word = text[len(PREFIX) :]
     try:
         data = base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise SchemaError("grant: not base64url without padding") from None
+        raise SchemaError(f"grant: not base64url without padding, expected {_EXPECTED}") from None
     # base64 has spare bits at its end, and a grant has one spelling
     if grant_text(data) != text:
-        raise SchemaError("grant: not the one base64url spelling of its bytes")
+        raise SchemaError(f"grant: not the one base64url spelling of its bytes, expected {_EXPECTED}")
     return data

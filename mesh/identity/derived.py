@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from mesh.errors import ModelFileError, SchemaError
 from mesh.identity.artifact import ArtifactIdentity
 from mesh.identity.canonical_json import canonical_sha256
 from mesh.identity.fields import check_text
-from mesh.identity.files import open_regular
 from mesh.identity.metadata import GgufArray, Metadata
 from mesh.identity.model import GgufModel
+from mesh.identity.sha256 import sha256_listing
 
-_BUFFER_BYTES: Final = 1 << 20
 _FLOATS: Final = {"f32": ">f", "f64": ">d"}
 
 
@@ -24,18 +22,12 @@ def content_digest(files: Mapping[str, Path]) -> str:
     """64 hex digits over every byte of `files`, keyed by their logical names. Of one file what `sha256sum` prints,
     whatever it is called; of several SHA-256 over the canonical JSON of {"files": [[name, its SHA-256], ...]}, sorted
     by the names' UTF-8 bytes. Raises ModelFileError for what is no file, OSError where one cannot be read."""
-    listing = []
-    for name in sorted(files, key=str.encode):
-        with open_regular(files[name]) as file:
-            listing.append([name, _sha256(file)])
-    return listing[0][1] if len(listing) == 1 else canonical_sha256({"files": listing})
+    return listed_digest(sha256_listing(files))
 
 
-def _sha256(file: BinaryIO) -> str:
-    hasher, buffer = hashlib.sha256(), bytearray(_BUFFER_BYTES)
-    while size := file.readinto(buffer):  # type: ignore[attr-defined]  # of a file opened for bytes
-        hasher.update(memoryview(buffer)[:size])
-    return hasher.hexdigest()
+def listed_digest(listing: Sequence[Sequence[str]]) -> str:
+    """The same of a listing that somebody made, sorted as it is."""
+    return listing[0][1] if len(listing) == 1 else canonical_sha256({"files": [list(entry) for entry in listing]})
 
 
 def pinned(content: str) -> str:

@@ -40,6 +40,8 @@ SIDE_FILES = (
     "vocab.txt",
 )
 TEMPLATES = "additional_chat_templates"
+# Servers read how the weights are packed from these too.
+SIDE_CONFIGS = ("hf_quant_config.json", "quant_config.json", "quantization_config.json", "quantize_config.json")
 
 _PLAIN_NAME = re.compile(r"[^/\\]+\.safetensors\Z")
 _SHARD = re.compile(r"model-[0-9]{5}-of-[0-9]{5}\.safetensors\Z")

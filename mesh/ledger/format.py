@@ -132,9 +132,39 @@ _STEP_3: Step = (
     ) WITHOUT ROWID""",
 )
 
-STEPS: tuple[Step, ...] = (_STEP_1, _STEP_2, _STEP_3)
+# Which blueprints were served under, a row for each start; `allowed` is what an operator let pass.
+_STEP_4: Step = (
+    """
+    CREATE TABLE blueprints (
+        number INTEGER PRIMARY KEY,
+        lineage BLOB NOT NULL CHECK (length(lineage) = 16),
+        revision INTEGER NOT NULL CHECK (revision >= 0),
+        blueprint_id BLOB NOT NULL CHECK (length(blueprint_id) = 32),
+        at_ns INTEGER NOT NULL,
+        allowed TEXT
+    )""",
+    *(
+        f"""
+        CREATE TRIGGER blueprints_no_{event.lower()} BEFORE {event} ON blueprints
+        BEGIN SELECT RAISE(ABORT, 'blueprints are append-only'); END"""
+        for event in ("UPDATE", "DELETE")
+    ),
+)
+
+# The documents of routes of shards, in canonical CBOR, by the digest that receipts name them by.
+_STEP_5: Step = (
+    """
+    CREATE TABLE routes (
+        digest BLOB PRIMARY KEY CHECK (length(digest) = 32),
+        document BLOB NOT NULL
+    ) WITHOUT ROWID""",
+)
+
+STEPS: tuple[Step, ...] = (_STEP_1, _STEP_2, _STEP_3, _STEP_4, _STEP_5)
 GRANTS_SINCE = 2  # the format that first had totals
 RECIPES_SINCE = 3  # the one that first had recipes
+BLUEPRINTS_SINCE = 4  # the one that first had blueprints
+ROUTES_SINCE = 5
 
 
 def wal_path(path: Path) -> Path:

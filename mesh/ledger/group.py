@@ -1,7 +1,7 @@
 """The writer thread: takes all waiting work, does it in one transaction, and tells everyone after the commit.
 
-One fsync is shared by whoever waited for the one before. Each piece of work has a savepoint of its own, so that one
-that fails leaves its neighbours alone; a transaction that fails fails all of them.
+One fsync is shared by whoever waited for the one before. Where a piece of work fails, which is seldom, all are done
+once more with a savepoint each, so that it leaves its neighbours alone; a transaction that fails fails all of them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Transaction:
 
 
 Work = Callable[[Transaction], Any]
+"""Done again, from where it began, where a neighbour fails."""
 
 
 @dataclass(slots=True)
@@ -112,8 +113,11 @@ class GroupCommit:
     def _commit(self, jobs: list[_Job]) -> None:
         try:
             transaction = self._begin(self._db)
-            for job in jobs:
-                self._attempt(transaction, job)
+            if not self._all_done(transaction, jobs):
+                self._roll_back()
+                transaction = self._begin(self._db)
+                for job in jobs:
+                    self._attempt(transaction, job)
             self._db.execute("COMMIT")
         except BaseException as e:  # noqa: BLE001 - whatever it is, the waiters must hear of it and the thread live on
             self._roll_back()
@@ -122,6 +126,15 @@ class GroupCommit:
                     job.value, job.error = None, self._visible(e)
             return
         self._tend(self._db)
+
+    def _all_done(self, transaction: Transaction, jobs: list[_Job]) -> bool:
+        """Run every piece of work; False as soon as one fails."""
+        try:
+            for job in jobs:
+                job.value = job.work(transaction)
+        except BaseException:  # noqa: BLE001 - it is raised again by the attempt on that piece alone
+            return False
+        return True
 
     def _attempt(self, transaction: Transaction, job: _Job) -> None:
         """Run one piece of work in its savepoint. Raises only if the whole transaction is lost."""

@@ -22,6 +22,7 @@ from mesh.identity.fingerprint import CompatibilityFingerprint
 from mesh.identity.registry import RecipeStatus
 from mesh.identity.shard import ShardIdentity
 from mesh.ledger import opening
+from mesh.ledger.blueprints import ServedUnder, served_work
 from mesh.ledger.format import BUSY_TIMEOUT_MS, translate, wal_path
 from mesh.ledger.group import GroupCommit, Transaction
 from mesh.ledger.owner import OwnerLock
@@ -110,6 +111,12 @@ class Ledger:
         except FileNotFoundError:
             return 0
 
+    @property
+    def free_bytes(self) -> int | None:
+        """What its file system still has for this process; None where that does not say. A quota may be less."""
+        said = os.statvfs(self.path.parent)
+        return said.f_bavail * said.f_frsize if said.f_blocks else None
+
     def open_intent(self, intent: Intent) -> Future[bytes | None]:
         """Write down that a serve is about to start. Resolves to None once that is durable, or to the serve id of the
         first serve under this caller and idempotency key, sealed already, if there is one: then nothing was written.
@@ -146,6 +153,10 @@ class Ledger:
     ) -> Future[RecipeStatus]:
         """Take a recipe out of the dark. Raises RecipeNotCertified for evidence that certifies nothing."""
         return self._group.submit(certify_work(identity, evidence))
+
+    def serve_under(self, start: ServedUnder) -> Future[None]:
+        """Write down that this process begins to serve under a blueprint."""
+        return self._group.submit(served_work(start))
 
     def open_intents(self) -> list[Intent]:
         return self._reader.open_intents()

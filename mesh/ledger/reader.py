@@ -13,9 +13,22 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from mesh.blueprint.verification import Served
 from mesh.errors import LedgerCorrupt, LedgerError, LedgerUnwritable
 from mesh.identity.registry import Registry
-from mesh.ledger.format import GRANTS_SINCE, RECIPES_SINCE, check_format, connect, primary_code, translate, wal_path
+from mesh.ledger.blueprints import COLUMNS as SERVED
+from mesh.ledger.blueprints import HIGHEST, ServedUnder, highest_of, served_of
+from mesh.ledger.format import (
+    BLUEPRINTS_SINCE,
+    GRANTS_SINCE,
+    RECIPES_SINCE,
+    ROUTES_SINCE,
+    check_format,
+    connect,
+    primary_code,
+    translate,
+    wal_path,
+)
 from mesh.ledger.recipes import COLUMNS, status_of
 from mesh.ledger.values import Entry, Idempotency, Intent, Kept, Total
 
@@ -116,6 +129,13 @@ class LedgerReader:
         rows = self._rows("SELECT document FROM settings WHERE digest = ?", (bytes(digest),))
         return bytes(rows[0][0]) if rows else None
 
+    def route(self, digest: bytes) -> bytes | None:
+        """The document of the route of shards with this digest, in canonical CBOR."""
+        if self._version() < ROUTES_SINCE:
+            return None
+        rows = self._rows("SELECT document FROM routes WHERE digest = ?", (bytes(digest),))
+        return bytes(rows[0][0]) if rows else None
+
     def kept(self, serve_id: bytes) -> Kept | None:
         rows = self._rows("SELECT payload, output, prompt, until_ns FROM kept WHERE serve_id = ?", (bytes(serve_id),))
         return Kept(*rows[0]) if rows else None
@@ -124,6 +144,17 @@ class LedgerReader:
         """The envelope of the last checkpoint signed."""
         rows = self._rows("SELECT envelope FROM checkpoints ORDER BY number DESC LIMIT 1")
         return bytes(rows[0][0]) if rows else None
+
+    def checkpoints(self, *, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        """The checkpoints with a number above `after`, each with its envelope, in the order in which they were
+        signed."""
+        while rows := self._rows(
+            "SELECT number, envelope FROM checkpoints WHERE number > ? ORDER BY number LIMIT ?",
+            (after, PAGE_RECEIPTS),
+        ):
+            for number, envelope in rows:
+                yield number, bytes(envelope)
+            after = rows[-1][0]
 
     def open_intents(self) -> list[Intent]:
         """The serves that have started and have no receipt yet, in the order in which they started."""
@@ -156,6 +187,16 @@ class LedgerReader:
         if self._version() < RECIPES_SINCE:
             return Registry()
         return Registry(map(status_of, self._rows(f"SELECT {COLUMNS} FROM recipes")))  # noqa: S608
+
+    def blueprints(self) -> list[ServedUnder]:
+        """Every start under a blueprint, the first one first."""
+        if self._version() < BLUEPRINTS_SINCE:
+            return []
+        return list(map(served_of, self._rows(f"SELECT {SERVED} FROM blueprints ORDER BY number")))  # noqa: S608
+
+    def highest_blueprint(self, lineage: bytes) -> Served | None:
+        """The highest revision of a lineage that was served under, allowed ones too."""
+        return None if self._version() < BLUEPRINTS_SINCE else highest_of(self._rows(HIGHEST, (lineage,)))
 
     def backup(self, target: Path) -> None:
         """Copy the ledger as it is now into a new file, 0600, while others go on writing. Never overwrites: raises

@@ -22,7 +22,8 @@ class Intent:
     """A serve that is about to start. `serve_id` is 16 bytes, `caller` an opaque name of the credential, `started_ns`
     Unix time; `request`, `engine` and `settings` are the canonical CBOR of the ServeRequest, the EngineBlock and the
     engine's settings document. `grant_id` is what it is served under, and `draws` what it may need of that grant's
-    totals; an intent that is read back has none, the ledger keeps them."""
+    totals; `route` is the canonical CBOR of the route's document, where the engine is one. An intent that is read back
+    has neither, the ledger keeps them."""
 
     serve_id: bytes
     caller: str
@@ -34,6 +35,7 @@ class Intent:
     idempotency: Idempotency | None = None
     grant_id: bytes | None = None
     draws: tuple[Draw, ...] = ()
+    route: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

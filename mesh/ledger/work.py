@@ -18,6 +18,7 @@ def intent_work(intent: Intent) -> Callable[[Transaction], bytes | None]:
     if len(intent.settings) > MAX_SETTINGS_BYTES:
         raise SchemaError(f"settings document: {len(intent.settings)} bytes, at most {MAX_SETTINGS_BYTES}")
     digest = ContentId.of_canonical("settings", intent.settings)
+    route = None if intent.route is None else ContentId.of_canonical("route", intent.route)
     key = intent.idempotency
 
     def work(transaction: Transaction) -> bytes | None:
@@ -27,6 +28,8 @@ def intent_work(intent: Intent) -> Callable[[Transaction], bytes | None]:
             if first is not None and first != key.after:
                 return first
         db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (digest, intent.settings))
+        if route is not None:
+            db.execute("INSERT OR IGNORE INTO routes VALUES (?, ?)", (route, intent.route))
         db.execute(
             "INSERT INTO intents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -85,7 +88,8 @@ def seal_work(
             (position.seq, sealed.id, serve_id, intent[0], sealed.envelope, intent[1]),
         )
         db.execute("DELETE FROM intents WHERE serve_id = ?", (serve_id,))
-        settle(db, serve_id, sealed.value)
+        if intent[2] is not None:  # without a grant nothing was reserved
+            settle(db, serve_id, sealed.value)
         if kept is not None:
             db.execute(
                 "INSERT INTO kept VALUES (?, ?, ?, ?, ?)",

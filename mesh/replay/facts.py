@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mesh.engine.protocol import ServingEngine, identity_of
+from mesh.engine.protocol import ServingEngine, blueprint_of, identity_of
 from mesh.errors import Invalid
 from mesh.replay.verdict import Reason
 from mesh.schema.disclosure import settings_digest
@@ -41,13 +41,13 @@ class EngineFacts:
 
     @classmethod
     def of_engine(cls, engine: ServingEngine) -> EngineFacts:
-        """No engine runs under a blueprint yet, so that is absent."""
         identity = identity_of(engine)
         return cls(
             backend_id=engine.backend_id,
             recipe_id=engine.recipe_id,
             settings_digest=settings_digest(dict(engine.settings)),
             weights_digest=engine.weights_digest,
+            blueprint_id=blueprint_of(engine),
             runtime_recipe_digest=None if identity is None else bytes.fromhex(identity.recipe.runtime_recipe_digest),
         )
 

@@ -149,6 +149,17 @@ def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
     return Sealed(value, payload, stored)
 
 
+def verify_statement(data: bytes, trust: Collection[bytes]) -> Sealed:
+    """A receipt or a checkpoint, whichever its header names. Raises as `verify` does."""
+    try:
+        return verify(data, RECEIPT_TYPE, trust)
+    except HeaderError as as_receipt:
+        try:
+            return verify(data, CHECKPOINT_TYPE, trust)
+        except HeaderError:
+            raise as_receipt from None
+
+
 def verify_signature(key: bytes, message: bytes, signature: bytes) -> None:
     """The only Ed25519 verification there is (libsodium: refuses S + L, small-order and non-canonical R and keys).
     Raises SignatureError."""

@@ -94,7 +94,8 @@ def serve_id_from(unix_ms: int, random: bytes) -> bytes:
 def serve_id_text(serve_id: bytes) -> str:
     if len(serve_id) != 16:
         raise SchemaError(f"serve id: {len(serve_id)} bytes, expected 16")
-    return str(uuid.UUID(bytes=serve_id))
+    told = serve_id.hex()
+    return f"{told[:8]}-{told[8:12]}-{told[12:16]}-{told[16:20]}-{told[20:]}"
 
 
 def serve_id_from_text(text: str) -> bytes:

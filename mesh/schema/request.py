@@ -67,11 +67,12 @@ class Sampling(Value):
             raise ValueError(
                 "seed must be 0 where temperature_u is 0: it changes nothing and would split one request in two"
             )
-        ids = [pair[0] for pair in self.logit_bias]
-        if any(not 0 <= i <= MAX_TOKEN_ID for i in ids) or any(a >= b for a, b in itertools.pairwise(ids)):
-            raise ValueError("logit_bias must be sorted by id, each id once")
-        if any(not -1000 * MILLION <= pair[1] <= 1000 * MILLION for pair in self.logit_bias):
-            raise ValueError("logit_bias is beyond 1000")
+        if self.logit_bias:
+            ids = [pair[0] for pair in self.logit_bias]
+            if any(not 0 <= i <= MAX_TOKEN_ID for i in ids) or any(a >= b for a, b in itertools.pairwise(ids)):
+                raise ValueError("logit_bias must be sorted by id, each id once")
+            if any(not -1000 * MILLION <= pair[1] <= 1000 * MILLION for pair in self.logit_bias):
+                raise ValueError("logit_bias is beyond 1000")
         if any(a >= b for a, b in itertools.pairwise(self.stop_ids)):
             raise ValueError("stop_ids must be sorted, each id once")
         if len(set(self.stop)) != len(self.stop):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from mesh.schema.ids import ContentId, serve_id_text, steward_text
 from mesh.schema.value import Value
 
@@ -21,6 +23,11 @@ JSON_SAFE_INT = 2**53 - 1
 _HEX_FIELDS = frozenset(("output_commitment", "opening", "nonce", "payload", "output"))
 
 
+def json_bytes(value: Any) -> bytes:
+    """Maps, lists, text and numbers as JSON in one line of UTF-8."""
+    return msgspec.json.encode(value)
+
+
 def sealed_view(sealed: Sealed) -> dict[str, Any]:
     """A checked envelope: `receipt_id` and `receipt`, or `checkpoint_id` and `checkpoint`, marked as a view."""
     what = sealed.value.what()
@@ -30,6 +37,11 @@ def sealed_view(sealed: Sealed) -> dict[str, Any]:
 def settings_view(digest: ContentId, settings: Mapping[str, Any]) -> dict[str, Any]:
     """A settings document, marked likewise."""
     return {"view_of": "application/cbor", "digest": digest.text, "settings": view(settings)}
+
+
+def route_view(digest: ContentId, route: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a route of shards, marked likewise."""
+    return {"view_of": "application/cbor", "digest": digest.text, "route": view(route)}
 
 
 def value_view(value: Value) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mesh.engine.protocol import ServingEngine, identity_of
+from mesh.engine.protocol import ServingEngine, blueprint_of, identity_of, shard_route_of
 from mesh.schema.canonical import encode
 from mesh.schema.disclosure import settings_digest
 from mesh.schema.receipt import EngineBlock
@@ -13,17 +13,19 @@ from mesh.schema.receipt import EngineBlock
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The engine block and settings document, with the canonical bytes of both."""
+    """The engine block and settings document, with the canonical bytes of both, and those of the route's document where
+    the engine is a route of shards."""
 
     block: EngineBlock
     block_bytes: bytes
     settings: dict[str, Any]
     settings_bytes: bytes
+    route_bytes: bytes | None = None
 
 
 def describe(engine: ServingEngine, *, deterministic: bool) -> Described:
     settings = dict(engine.settings)
-    identity = identity_of(engine)
+    identity, route = identity_of(engine), shard_route_of(engine)
     artifact, recipe = (None, None) if identity is None else map(bytes.fromhex, identity.fingerprint.key)
     block = EngineBlock.of(
         backend_id=engine.backend_id,
@@ -34,7 +36,10 @@ def describe(engine: ServingEngine, *, deterministic: bool) -> Described:
         process=engine.process,
         weights_digest=engine.weights_digest,
         template_digest=engine.template_digest,
+        blueprint_id=blueprint_of(engine),
         model_artifact_digest=artifact,
         runtime_recipe_digest=recipe,
+        route_digest=None if route is None else route.digest,
     )
-    return Described(block, block.to_cbor(), settings, encode(settings))
+    route_bytes = None if route is None else encode(route.document)
+    return Described(block, block.to_cbor(), settings, encode(settings), route_bytes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh.engine.protocol import ServingEngine, identity_of
+from mesh.engine.protocol import ServingEngine, blueprint_of, identity_of
 from mesh.grant.frame import Frame
 from mesh.schema.limits import MAX_UINT
 
@@ -10,7 +10,7 @@ from mesh.schema.limits import MAX_UINT
 def frame_of(
     engine: ServingEngine, *, steward: bytes, now_ns: int, prompt_tokens: int, max_tokens: int, est_uj: int | None
 ) -> Frame:
-    """What the engine is, and not what the request says of it. It names no blueprint."""
+    """What the engine is, and not what the request says of it."""
     identity = identity_of(engine)
     return Frame.of(
         steward=steward,
@@ -21,6 +21,7 @@ def frame_of(
         max_tokens=max_tokens,
         now_ns=now_ns,
         weights_digest=engine.weights_digest,
+        blueprint_id=blueprint_of(engine),
         runtime_recipe_digest=None if identity is None else bytes.fromhex(identity.recipe.runtime_recipe_digest),
         est_uj=None if est_uj is None else min(est_uj, MAX_UINT),
     )

@@ -19,7 +19,7 @@ from typing import Any
 from blake3 import blake3
 
 from mesh.engine.protocol import ServingEngine
-from mesh.errors import EngineError, GrantRefused, LedgerUnwritable, WeightsChanged
+from mesh.errors import EngineError, GrantRefused, LedgerLocked, LedgerUnwritable, WeightsChanged
 from mesh.grant.caveats import TOTAL_UJ
 from mesh.grant.decision import NOTHING_USED, Used
 from mesh.grant.terms import Terms
@@ -30,7 +30,7 @@ from mesh.schema.commitment import opening, opening_key, output_commitment
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.energy import Energy
 from mesh.schema.envelope import Sealed, SigningKey, seal
-from mesh.schema.ids import serve_id_from
+from mesh.schema.ids import ContentId, serve_id_from
 from mesh.schema.limits import MAX_PAYLOAD_BYTES
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import VERSION, EngineBlock, Receipt
@@ -74,6 +74,7 @@ class Steward:
         self._described: dict[tuple[bytes, bool], Described] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._unsealed: dict[bytes, tuple[Callable[[Position], Sealed], Kept | None]] = {}
+        self._failing = False
         self.costs = Costs()
         self.costs.learn_ledger(ledger.reader.receipts(limit=SEED_RECEIPTS, newest_first=True), key.public)
         self._observers: list[Observer] = []
@@ -94,8 +95,13 @@ class Steward:
 
     @property
     def writable(self) -> bool:
-        """False from a seal that could not be written until one can."""
-        return not self._unsealed
+        """False from an intent or a seal that could not be written until something can."""
+        return not self._unsealed and not self._failing
+
+    @property
+    def free_bytes(self) -> int | None:
+        """What the ledger's file system has left; None where it does not say."""
+        return self._ledger.free_bytes
 
     def observe(self, observer: Observer) -> None:
         """Have `observer` called, on the event loop, with every receipt from now on once it is sealed."""
@@ -173,15 +179,32 @@ class Steward:
         LedgerUnwritable after it where the seal could not be written; it is then tried again before the next serve.
 
         `options` are those of a typed decision, as ids; the request's `prompt_tokens` counts them too."""
-        given = (tuple(prompt), tuple(map(tuple, options)))
-        task = asyncio.ensure_future(self._serve(admitted, given, sink, serve_id, idempotency, prompt_text))
-        self._running.add(task)
-        task.add_done_callback(self._ended)
+        task = self.begin(
+            admitted, prompt, sink, serve_id=serve_id, idempotency=idempotency, prompt_text=prompt_text, options=options
+        )
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             sink.cancelled.set()
             raise
+
+    def begin(
+        self,
+        admitted: Admitted,
+        prompt: Sequence[int],
+        sink: Delivery,
+        *,
+        serve_id: bytes,
+        idempotency: Idempotency | None = None,
+        prompt_text: str | None = None,
+        options: Sequence[Sequence[int]] = (),
+    ) -> asyncio.Task[SealedServe | Repeated]:
+        """`serve` as a task, for who does not wait for it: it is called off through its sink and never cancelled."""
+        given = (tuple(prompt), tuple(map(tuple, options)))
+        task = asyncio.ensure_future(self._serve(admitted, given, sink, serve_id, idempotency, prompt_text))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
@@ -203,21 +226,28 @@ class Steward:
         described = self._describe(engine, request)
         _check_same(admitted, described.block)
         started_ns = self._clock_ns()
-        await self.seal_leftovers()
-        first = await self._ledger.open_intent_async(
-            Intent(
-                serve_id=serve_id,
-                caller=admitted.caller,
-                request=request.to_cbor(),
-                engine=described.block_bytes,
-                settings=described.settings_bytes,
-                recipe_id=engine.recipe_id,
-                started_ns=started_ns,
-                idempotency=idempotency,
-                grant_id=admitted.grant_id,
-                draws=admitted.draws,
-            )
+        if self._unsealed:
+            await self.seal_leftovers()
+        request_bytes = request.to_cbor()
+        intent = Intent(
+            serve_id=serve_id,
+            caller=admitted.caller,
+            request=request_bytes,
+            engine=described.block_bytes,
+            settings=described.settings_bytes,
+            route=described.route_bytes,
+            recipe_id=engine.recipe_id,
+            started_ns=started_ns,
+            idempotency=idempotency,
+            grant_id=admitted.grant_id,
+            draws=admitted.draws,
         )
+        try:
+            first = await self._ledger.open_intent_async(intent)
+        except (LedgerUnwritable, LedgerLocked):
+            self._failing = True
+            raise
+        self._failing = False
         if first is not None:
             return Repeated(first)
         recorder = Recorder(sink, request.max_tokens)
@@ -237,7 +267,7 @@ class Steward:
             delivered=delivered,
             options=len(options),
         )
-        request_id = request.id
+        request_id = ContentId.of_canonical("request", request_bytes)
         salt = opening(self._opening_key, request_id, serve_id)
         committed = judgement.committed
         commitment = None
@@ -297,7 +327,9 @@ class Steward:
             sealed = await self._ledger.seal_async(serve_id, make, kept)
         except LedgerUnwritable:
             self._unsealed[serve_id] = (make, kept)
+            self._failing = True
             raise
+        self._failing = False
         self.costs.learn(sealed.value)
         took_s = time.monotonic() - began
         for observe in self._observers:
@@ -309,6 +341,14 @@ class Steward:
         for serve_id, (make, kept) in list(self._unsealed.items()):
             if self._unsealed.pop(serve_id, None) is not None:
                 await self._seal(serve_id, make, kept)
+
+    async def check_writable(self) -> None:
+        """Make up for what could not be written, or, after a write that failed, try a small one: a checkpoint. Raises
+        LedgerUnwritable or LedgerLocked where that fails too."""
+        await self.seal_leftovers()
+        if self._failing:
+            await self.checkpoint()
+            self._failing = False
 
     def _interrupted(self, intent: Intent) -> Callable[[Position], Sealed]:
         request = ServeRequest.from_cbor(intent.request, max_bytes=MAX_PAYLOAD_BYTES)

@@ -116,6 +116,27 @@ replay good.cbor good.disclosure --trust trust --gguf garbage         | 10 | gar
 replay good.cbor good.disclosure --trust trust                        | 2  | --gguf --reference
 replay good.cbor good.disclosure --trust trust --reference --slots 2  | 2  | --slots
 
+audit state --trust trust                                             | 0  | audit: good
+audit good.cbor state --trust trust                                   | 0  | 1 envelope given more than once
+audit state --trust trust --reference                                 | 11 | NotReplayable (no-opening 1)
+audit false.cbor --trust trust                                        | 0  | nothing was replayed
+audit good.cbor --trust stranger                                      | 11 | is not in the trust set
+audit empty --trust trust                                             | 10 | wrong: envelope 1
+audit damaged --trust trust                                           | 10 | damaged
+audit none --trust trust                                              | 3  | none: no such file or directory
+audit folder --trust trust                                            | 3  | folder: no ledger and no receipts
+audit closed --trust trust                                            | 3  | permission denied
+audit state --trust trust --html good.cbor                            | 3  | good.cbor: file exists
+audit state --trust trust --gguf none                                 | 3  | none: no such file or directory
+audit state --trust trust --reference --disclosures none              | 3  | none: no such file or directory
+audit state --trust trust --reference --resume good.cbor              | 2  | --resume good.cbor
+audit state --trust trust --sample 1                                  | 2  | --sample and --seed come together
+audit - --trust trust                                                 | 2  | more than once
+audit http://127.0.0.1:9 --trust trust                                | 3  | http://127.0.0.1:9
+audit http: --trust trust                                             | 3  | http:
+audit state                                                           | 2  | --trust
+audit --trust trust                                                   | 2  | SOURCE
+
 key                                                                   | 2  | ACTION
 key show --state state                                                | 0  | ed25519:
 key show --state none                                                 | 3  | none
@@ -135,12 +156,15 @@ grant attenuate good.grant --not-before {LATE} --not-after {EARLY}    | 2  | --n
 grant issue --key state/key --out good.cbor                           | 3  | good.cbor: file exists
 grant issue --key new-issuer/key --total-uj 5                         | 10 | steward-in
 grant issue --key blank/key                                           | 3  | blank/key: malformed
-grant issue --key state/key --max-tokens 0                            | 10 | max-tokens must state
+grant issue --key state/key --max-tokens 0                            | 2  | max-tokens must state
+grant issue --key state/key --fidelity-at-least 4                     | 2  | fidelity-at-least must state
+grant attenuate good.grant --fidelity-at-least 4                      | 2  | fidelity-at-least must state
+grant issue --key none/key                                            | 3  | none: no such file or directory
 grant issue --key state/key --model-in x                              | 2  | --model-in
 grant issue                                                           | 2  | --key
 grant attenuate good.grant --max-tokens 5                             | 0  | mg1_
 grant attenuate none                                                  | 3  | none: no such file or directory
-grant attenuate garbage                                               | 10 | does not start with mg1_
+grant attenuate garbage                                               | 10 | does not start with mg1_, expected
 grant close good.grant                                                | 0  | mg1_
 grant inspect good.grant                                              | 0  | max-tokens: 9
 grant inspect mg1_AAAA                                                | 10 | not the canonical encoding
@@ -150,6 +174,7 @@ grant check good.grant --trust trust                                  | 0  | goo
 grant check good.grant --trust stranger                               | 11 | not in the trust set
 grant check good.grant --trust trust --revoked none                   | 3  | none: no such file or directory
 grant check good.grant --trust trust --revoked garbage                | 2  | not a text file of block ids
+grant check good.grant --trust trust --revoked pipe                   | 2  | pipe: not a regular file
 grant check good.grant --trust trust --steward {STEWARD} --answer 10  | 10 | offered 10
 grant check good.grant                                                | 2  | --trust
 grant revoke good.grant --list new-list                               | 0  | is on new-list
@@ -159,6 +184,22 @@ grant balance good.grant --url http://127.0.0.1:1                     | 3  | 127
 grant balance good.grant --url nonsense                               | 2  | --url
 
 weights                                                               | 2  | ACTION
+blueprint                                                             | 2  | ACTION
+blueprint keygen --out new-signer                                     | 0  | key id
+blueprint keygen --out good.cbor                                      | 3  | good.cbor: exists already
+blueprint build --out new-13                                          | 2  | --gguf
+blueprint build --gguf garbage --out new-14                           | 10 | garbage: magic
+blueprint build --gguf none --out new-15                              | 3  | none: no such file or directory
+blueprint inspect garbage                                             | 10 | garbage: blueprint: magic
+blueprint inspect empty                                               | 10 | empty: blueprint: 0 bytes
+blueprint inspect none                                                | 3  | none: no such file or directory
+blueprint diff garbage garbage                                        | 10 | garbage: blueprint: magic
+blueprint verify garbage                                              | 2  | --blueprint-root
+blueprint verify garbage --blueprint-root trust --blueprint-revoked x | 2  | trust: line 1
+blueprint sign garbage --key none --cert none --out new-16            | 3  | none: does not exist
+blueprint history --state state                                       | 0  |
+blueprint history --state none                                        | 3  | none: no ledger here
+
 weights digest tiny.gguf                                              | 0  | b3:
 weights digest none                                                   | 3  | none: no such file or directory
 weights digest folder                                                 | 10 | folder: no .gguf file
@@ -184,6 +225,15 @@ identity of --reference                                               | 2  | --r
 identity of --gguf none                                               | 3  | none: no such file or directory
 identity of --gguf garbage                                            | 10 | garbage: magic
 identity of --gguf tiny.gguf --weights folder                         | 2  | --weights does not apply
+
+route                                                                 | 2  | ACTION
+route check --vllm http://127.0.0.1:1                                 | 2  | --weights
+route check --vllm nowhere --weights folder                           | 2  | 'nowhere' is not a url
+route check --vllm http://127.0.0.1:1 --weights none                  | 3  | none: no such file or directory
+route check --vllm http://127.0.0.1:1 --weights folder                | 10 | folder: no config.json
+route certify --vllm http://127.0.0.1:1 --weights folder --state state | 10 | folder: no config.json
+route list --state state                                              | 0  | no recipe
+route list --state none                                               | 3  | none: no ledger here
 
 meter                                                                 | 2  | ACTION
 meter probe --meter rapl=none                                         | 0  | no-powercap
@@ -235,6 +285,17 @@ serve --config empty                                                  | 2  | emp
 serve --config garbage                                                | 2  | garbage: not valid utf-8
 serve --config unknown.toml                                           | 2  | unknown.toml: gateway.prot: unknown key
 serve --config unknown.toml --threads 2                               | 2  | --threads does not go with it
+
+launch                                                                | 2  | ACTION
+launch validate none                                                  | 2  | recipe 'none'
+launch config                                                         | 0  |
+
+runtime                                                               | 2  | ACTION
+runtime validate none                                                 | 3  | none: no such file or directory
+runtime validate folder                                               | 3  | runtime.json: no such file or directory
+runtime validate garbage                                              | 10 | garbage: not UTF-8
+runtime verify garbage                                                | 10 | pack: cut off
+runtime unpack garbage                                                | 2  | --out
 
 chat --url http://127.0.0.1:1 --message x                             | 3  | http://127.0.0.1:1: connection refused
 chat --url nope --message x                                           | 2  | --url nope
@@ -288,6 +349,7 @@ def filled(place: Path, made) -> Path:
     (place / "damaged" / "ledger.sqlite").write_bytes((made.state / "ledger.sqlite").read_bytes()[:20_000])
     for name in ("empty", "blank/ledger.sqlite", "blank/key"):
         (place / name).touch(mode=0o600)
+    os.mkfifo(place / "pipe")
     (place / "garbage").write_bytes(b"\xff\x00" * 150)
     write_tiny_gguf(place / "tiny.gguf")
     (place / "trust").write_text("ed25519:" + made.sealed[0].value.steward.hex() + "\n")

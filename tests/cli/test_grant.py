@@ -31,6 +31,7 @@ STEWARD = steward_text(KEY.public)
 
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
+    (tmp_path / "keys").mkdir(mode=0o700)
     return tmp_path / "keys" / "issuer"
 
 
@@ -92,18 +93,24 @@ def test_flags_that_cannot_be_read_are_wrong_usage(mesh, key, flags):
 
 
 @pytest.mark.parametrize(
-    ("flags", "why"),
+    ("flags", "code", "why"),
     [
-        (("--max-tokens", "0"), "max-tokens"), (("--backend-in", "x"), "backend-in"),
-        (("--recipe-in", ""), "recipe-in"),
-        (("--total-uj", "5"), "steward-in of one key"), (("--fidelity-at-least", "4"), "fidelity-at-least"),
+        (("--max-tokens", "0"), 2, "max-tokens"), (("--backend-in", "x"), 2, "backend-in"),
+        (("--recipe-in", ""), 2, "recipe-in"),
+        (("--total-uj", "5"), 10, "steward-in of one key"), (("--fidelity-at-least", "4"), 2, "fidelity-at-least"),
     ],
 )  # fmt: skip
-def test_caveats_that_cannot_stand_are_refused(mesh, key, flags, why):
+def test_caveats_that_cannot_stand_are_refused(mesh, key, flags, code, why):
     result = mesh("grant", "issue", "--key", key, *flags)
-    assert result.code == 10
+    assert result.code == code
     assert why in result.err
-    assert not key.parent.exists()
+    assert list(key.parent.iterdir()) == []
+
+
+def test_a_key_in_a_folder_that_is_not_there_makes_none(mesh, tmp_path):
+    result = mesh("grant", "issue", "--key", tmp_path / "new" / "issuer")
+    assert (result.code, result.out, "new: no such file or directory" in result.err) == (3, "", True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_grant_that_cannot_be_written_leaves_no_key_behind(mesh, key, tmp_path):
@@ -113,7 +120,7 @@ def test_a_grant_that_cannot_be_written_leaves_no_key_behind(mesh, key, tmp_path
         result = mesh("grant", "issue", "--key", key, "--out", out)
         assert result.code == 3
         assert why in result.err
-    assert not key.parent.exists()
+    assert list(key.parent.iterdir()) == []
     assert there.read_text() == "ours"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from mesh.cli.meter_flags import add_gpus_flag, add_meter_flags, configured, flagged, with_gpus
 from mesh.cli.meters import Running, open_meters, wanted_cards
-from mesh.cli.serve import _backend_spec
+from mesh.cli.serve import backend_spec
 from mesh.cli.specs import EngineSpec, GgufSpec, MeterSpec, ReferenceSpec, VllmSpec
 from mesh.engine.reference import ReferenceEngine
 from mesh.errors import UsageError
@@ -114,7 +114,7 @@ def test_cards_of_a_backend_are_in_the_configuration() -> None:
         f'[[backend]]\nkind = "vllm"\nurl = "{URL}"\nname = "b"\n'
         '[[backend]]\nkind = "vllm-managed"\nweights = "m"\nname = "c"\ngpus = []\n'
     )
-    specs = [_backend_spec(backend, Path("/etc/mesh")) for backend in config.backend]
+    specs = [backend_spec(backend, Path("/etc/mesh")) for backend in config.backend]
     assert all(isinstance(spec, VllmSpec) for spec in specs)
     assert [spec.gpus for spec in specs] == [(0, "GPU-bb"), None, ()]  # type: ignore[union-attr]
 

@@ -24,8 +24,10 @@ def test_a_model_that_is_not_there_or_no_model_makes_no_state(mesh, tmp_path: Pa
     template = tmp_path / "bad.jinja"
     template.write_bytes(b"\xff")
     good = write_tiny_gguf(tmp_path / "good.gguf")
+    strange = write_tiny_gguf(tmp_path / "strange.gguf", pre="not-known-to-the-library")
     state = tmp_path / "state"
     for flags, code, words in (
+        (["--gguf", strange], 3, "not-known-to-the-library"),
         (["--gguf", tmp_path / "mistyped.gguf"], 3, "mistyped.gguf: no such file"),
         (["--gguf", broken], 10, "broken.gguf"),
         (["--gguf", old], 10, "eos_id in the configuration"),
@@ -88,6 +90,15 @@ def test_a_port_that_is_taken_is_found_before_anything_is_made(mesh, tmp_path: P
     assert done.code == 3
     assert f"cannot listen on 127.0.0.1 port {taken}: address already in use" in done.err
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "loop"])
+def test_a_place_where_no_state_can_be_is_found_before_a_model_loads(mesh, tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    strange = write_tiny_gguf(tmp_path / "strange.gguf", pre="not-known-to-the-library")
+    done = mesh("serve", "--gguf", strange, "--state", tmp_path / place, "--port", "0")
+    assert (done.code, "not a directory" in done.err) == (3, True), done.err
 
 
 def test_an_address_that_others_reach_is_refused_before_anything_is_made(mesh, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mesh.ledger import Ledger
+from mesh.ledger.reader import LedgerReader
 from mesh.schema.ids import serve_id_text
 from tests.support.stewards import KEY
 
@@ -98,7 +99,10 @@ def test_export_directory_holds_every_receipt(mesh, made, tmp_path: Path) -> Non
     result = mesh("receipts", "export", "--all", "--state", made.state, "--out", tmp_path / "all", "--json")
     assert result.json == {"out": str(tmp_path / "all"), "receipts": 3}
     written = {path.name: path.read_bytes() for path in (tmp_path / "all").iterdir()}
-    assert written.pop("checkpoint.cbor")
+    checkpoints = {name: written.pop(name) for name in sorted(written) if name.startswith("checkpoint")}
+    assert list(checkpoints) == [*(f"checkpoint-{n:012d}.cbor" for n in (1, 2, 3)), "checkpoint.cbor"]
+    with LedgerReader.open(made.state / "ledger.sqlite") as reader:
+        assert list(checkpoints.values()) == [envelope for _, envelope in reader.checkpoints()]
     assert written == {f"receipt-{n:012d}.cbor": sealed.envelope for n, sealed in enumerate(made.sealed)}
 
 

@@ -12,7 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.engine import vllm_stream
-from mesh.engine.vllm_stream import Chunk, Done, Event, EventReader, Transcript, Usage, error_text, read_event
+from mesh.engine.vllm_stream import (
+    Chunk,
+    Done,
+    Event,
+    EventReader,
+    Usage,
+    error_text,
+    read_event,
+    read_plain,
+    read_tokens,
+    read_whole,
+)
+from mesh.engine.vllm_transcript import Transcript
 from mesh.errors import EngineFailed
 from tests.support.examples import examples
 from tests.support.fake_completion import DONE
@@ -200,6 +212,31 @@ def test_an_error_is_told_without_its_message_and_without_what_a_terminal_obeys(
 
 
 # --- one answer
+
+
+@pytest.mark.parametrize("fields", [{}, {"stop_reason": "e"}, {"stop_reason": 7}, {"token_ids": []}])
+@pytest.mark.parametrize("details", [{}, {"prompt_tokens_details": None}, {"prompt_tokens_details": {}},
+                                     {"prompt_tokens_details": {"cached_tokens": 2}}])  # fmt: skip
+def test_an_answer_in_one_piece_is_read_alike_by_both_readers(fields: dict[str, Any], details: dict[str, Any]) -> None:
+    answer = chunk(48, 49, first=True, finish="length", **fields) | {"usage": usage(2, **details)["usage"]}
+    for named in (answer, answer | {"system_fingerprint": NAME}):
+        assert read_plain(json.dumps(named).encode()) == read_whole(named)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"usage": None}, {"usage": {"prompt_tokens": -1, "completion_tokens": 1}}, {"choices": []}, {"error": {"a": 1}},
+     {"usage": {"prompt_tokens": True, "completion_tokens": 1}}],
+)  # fmt: skip
+def test_an_answer_with_a_fault_is_left_to_the_reader_that_names_it(fields: dict[str, Any]) -> None:
+    answer = chunk(48, first=True, finish="length") | {"usage": usage(1)["usage"]} | fields
+    assert read_plain(json.dumps(answer).encode()) is None
+
+
+def test_ids_of_a_text_are_read_or_are_none() -> None:
+    assert read_tokens(b'{"count": 2, "tokens": [0, 4294967295]}') == [0, 4294967295]
+    for data in (b"", b"[]", b"{}", b'{"tokens": null}', b'{"tokens": [-1]}', b'{"tokens": [4294967296]}', b"[" * 9999):
+        assert read_tokens(data) is None
 
 
 def test_a_whole_answer_is_taken() -> None:

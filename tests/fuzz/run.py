@@ -10,6 +10,8 @@ memory that grows.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import io
 import random
 import sys
 import time
@@ -22,6 +24,14 @@ from mesh.engine.vllm_stream import EventReader
 from mesh.errors import MeshError
 from mesh.grant.chain import verify_grant
 from mesh.grant.making import close, issue
+from mesh.runtime.archive import read_pack
+from mesh.runtime.candidate import DOCUMENT, Candidate
+from mesh.runtime.descriptor import Descriptor, PackedFile
+from mesh.runtime.header import ending, member_header, padding
+from mesh.runtime.record import CellOf, EngineOf, Machine, Measured, Record, candidate_of
+from mesh.runtime.record import Energy as RecordedEnergy
+from mesh.runtime.release import Release
+from mesh.runtime.tree import DESCRIPTOR
 from mesh.schema import canonical
 from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.disclosure import Disclosure
@@ -33,7 +43,8 @@ from mesh.schema.receipt import Receipt
 from mesh.schema.request import ServeRequest
 from tests.schema import samples
 
-VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "v1"
+ROOT = Path(__file__).resolve().parents[2]
+VECTORS = ROOT / "vectors" / "v1"
 TRUST = {samples.KEY.public}
 # Numbers at their limits, indefinite items and breaks, null, NaN, tags, and counts that no input holds.
 _HEADS = (
@@ -42,6 +53,12 @@ _HEADS = (
 )  # fmt: skip
 HEADS = tuple(map(bytes.fromhex, _HEADS))
 GROWTH_BYTES = 4 << 20
+
+OWN = "llamacpp--quantfactory--smollm2-135m-instruct-gguf--linux-x86-64-cpu"
+RELEASE = (
+    b'{"schema_version": 2, "authors": [{"github_login": "a", "github_id": 1, "github_type": "User"}], '
+    b'"license": "MIT", "provenance": null}'
+)
 
 Decoder = Callable[[bytes], object]
 
@@ -62,7 +79,16 @@ def decoders() -> dict[str, tuple[Decoder, list[bytes]]]:
     event = (
         b'data: {"choices": [{"index": 0, "token_ids": [1, 2], "prompt_token_ids": [3], "finish_reason": null}]}\n\n'
     )
+    document = (ROOT / "examples/runtime" / OWN / "runtime.json").read_bytes()
+    candidate = Candidate.from_json(document)
+    file = PackedFile(path=DOCUMENT, bytes=len(document), mode=0o644, sha256=hashlib.sha256(document).hexdigest())
+    descriptor = Descriptor.made(candidate, [file])
     return values | {
+        "runtime.json": (Candidate.from_json, [document]),
+        "release.json": (Release.from_json, [RELEASE]),
+        "pack": (lambda data: read_pack(io.BytesIO(data)), [packed(descriptor, document)]),
+        "descriptor": (Descriptor.from_json, [descriptor.to_json()]),
+        "record": (lambda data: Record.from_json(data, what="record"), [record(candidate, descriptor)]),
         "canonical": (lambda data: canonical.decode(data, max_bytes=limit), [receipt.to_cbor(), *known]),
         "disclosure": (Disclosure.from_bytes, [Disclosure.from_map(samples.disclosure()).to_cbor()]),
         "envelope": (lambda data: verify(data, RECEIPT_TYPE, TRUST), [seal(receipt, samples.KEY).envelope, *known]),
@@ -72,6 +98,33 @@ def decoders() -> dict[str, tuple[Decoder, list[bytes]]]:
         "grant": (lambda data: verify_grant(data, TRUST), [grant, close(verify_grant(grant, TRUST))]),
         "vllm events": (lambda data: list(EventReader().feed(data)), [event * 2 + b"data: [DONE]\n\n"]),
     }  # fmt: skip
+
+
+def packed(descriptor: Descriptor, document: bytes) -> bytes:
+    out = b""
+    for path, data in ((DESCRIPTOR, descriptor.to_json()), (DOCUMENT, document)):
+        out += member_header(path, len(data), 0o644) + data + bytes(padding(len(data)))
+    return out + bytes(ending(len(out)))
+
+
+def record(candidate: Candidate, descriptor: Descriptor) -> bytes:
+    b3 = "b3:" + "0" * 64
+    return Record(
+        schema_version=1, prompts="p/1", steward="ed25519:" + "0" * 64, began_ms=1, ended_ms=2,
+        candidate=candidate_of(candidate, descriptor, candidate.payload_id),
+        machine=Machine(system="s", release="r", architecture="a", processor="p", cores=1, python="3", mesh="0"),
+        engines=[EngineOf(backend_id="b", settings_digest=b3, deterministic=True)],
+        cells=[
+            CellOf(
+                context=0, part="cases", case="64", domain="code", prompt_tokens=64, concurrency=1, repetition=0,
+                wall_ns=1, samples=[],
+                requests=[
+                    Measured(receipt=b3, tokens_in=64, tokens_out=8, finish="length", first_ns=1, total_ns=2,
+                             energy=RecordedEnergy(basis="absent"))
+                ],
+            )
+        ],
+    ).to_json()  # fmt: skip
 
 
 def changed(data: bytes, others: list[bytes], random: random.Random) -> bytes:

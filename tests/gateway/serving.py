@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import openai
 
+from mesh.blueprint.verification import Blueprint
 from mesh.engine.protocol import Scores, Served, TokenSink, scores_wanted
 from mesh.engine.reference import ReferenceEngine
 from mesh.engine.stops import StopMatcher
@@ -236,13 +237,16 @@ async def house(
     shared: str | None = None,
     origins: Sequence[str] = (),
     meters: Sequence[EnergyMeter] = (),
+    blueprints: Sequence[Blueprint] = (),
     **config: Any,
 ) -> AsyncIterator[House]:
     """`others` are more backends beside `engine`; `shared` is an alias that all of them answer to."""
     engines = [engine or ReferenceEngine(), *others]
     routes = [Route(() if shared is None else (shared,))] * len(engines)
     async with running(folder, keep_ns=keep_ns, meters=meters) as steward:
-        gateway = Gateway(steward, engines, GatewayConfig(**config), keys=keys, routes=routes, origins=origins)
+        gateway = Gateway(
+            steward, engines, GatewayConfig(**config), keys=keys, routes=routes, origins=origins, blueprints=blueprints
+        )
         port = await gateway.start("127.0.0.1", 0)
         url = f"http://127.0.0.1:{port}"
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}

@@ -348,3 +348,16 @@ def test_prompt_over_the_context_is_refused_once_with_both_numbers(
             assert (engine.encodings, engine.serves, gate.steward.reader.count()) == (1, 0, 0)
 
     asyncio.run(main())
+
+
+def test_id_that_no_vocabulary_has_names_the_prompt(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path) as gate:
+            body = {"model": "reference", "prompt": [1, 32_000], "max_tokens": 1}
+            reply = await gate.post(body, path="/v1/completions")
+            assert reply.code == (400, "invalid_value")
+            assert reply.error["param"] == "prompt"
+            assert "prompt: token 32000: the reference engine has ids 0..31999" in reply.error["message"]
+            assert gate.steward.reader.count() == 0
+
+    asyncio.run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +196,40 @@ def test_ledger_that_cannot_be_written_serves_nothing(tmp_path: Path, caplog: py
             assert gate.steward.reader.count() >= served + 1
 
     asyncio.run(main())
+
+
+def test_gateway_is_not_ready_from_an_intent_that_fails_until_a_small_write_goes_well(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, Scripted([b"x"])) as gate:
+            assert (await gate.post(script())).status == 200
+            aside = (tmp_path / "ledger.sqlite").rename(tmp_path / "aside")
+            # nobody has tried yet
+            assert (await gate.get("/readyz")).status == 200
+            assert (await gate.post(script())).code == (503, "ledger-unwritable")
+            for _ in range(2):
+                ready = await gate.get("/readyz")
+                assert (ready.status, ready.json["reasons"]) == (503, ["the ledger cannot be written"])
+            checkpoint = gate.steward.reader.last_checkpoint()
+            aside.rename(tmp_path / "ledger.sqlite")
+            assert (await gate.get("/readyz")).status == 200
+            assert gate.steward.reader.last_checkpoint() != checkpoint
+            assert (await gate.post(script())).status == 200
+
+    asyncio.run(main())
+
+
+def test_gateway_whose_disk_is_nearly_full_is_not_ready_and_serves_while_it_can(tmp_path: Path) -> None:
+    async def main(status: int, min_free_bytes: int) -> None:
+        async with house(tmp_path, Scripted([b"x"]), min_free_bytes=min_free_bytes) as gate:
+            ready = await gate.get("/readyz")
+            assert ready.status == status
+            if status == 503:
+                (reason,) = ready.json["reasons"]
+                assert re.fullmatch(rf"the ledger's disk has \d+ bytes free, expected at least {1 << 60}", reason)
+            assert (await gate.post(script())).status == 200
+
+    asyncio.run(main(503, min_free_bytes=1 << 60))
+    asyncio.run(main(200, min_free_bytes=0))
 
 
 def test_seal_that_cannot_be_written_ends_the_stream_in_an_error_and_is_made_up_for(

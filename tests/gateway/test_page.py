@@ -22,7 +22,7 @@ def test_page_and_its_modules_are_served_with_their_types_and_a_policy(tmp_path:
         async with house(tmp_path) as gate:
             kinds = {"": "html", ".html": "html", ".js": "javascript", ".css": "css", ".svg": "svg+xml"}
             paths = Page.installed().paths
-            assert {"/", "/web/index.js", "/web/page/main.js", "/web/page/style.css"} <= paths
+            assert {"/", "/blueprint", "/web/index.js", "/web/page/main.js", "/web/page/style.css"} <= paths
             for path in paths:
                 reply = await gate.get(path)
                 assert (reply.status, reply.headers["X-Content-Type-Options"]) == (200, "nosniff")
@@ -33,16 +33,17 @@ def test_page_and_its_modules_are_served_with_their_types_and_a_policy(tmp_path:
                 assert {f"{what}-src 'self'" for what in ("script", "style", "connect")} <= {*policy}
                 assert policy[0] == "default-src 'none'"
                 assert "unsafe" not in reply.headers["Content-Security-Policy"]
-                name = "page/index.html" if path == "/" else path.removeprefix("/web/")
+                places = {"/": "page/index.html", "/blueprint": "page/circuit.html"}
+                name = places.get(path, path.removeprefix("/web/"))
                 assert reply.body == (WEB / name).read_bytes()
 
     asyncio.run(main())
 
 
 def test_page_holds_no_script_style_or_handler_of_its_own_and_names_no_other_host() -> None:
-    start = (WEB / "page" / "index.html").read_text()
-    assert re.findall(r"<script[^>]*>(.*?)</script>", start, re.DOTALL) == [""]
-    assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", start)
+    for start in ((WEB / "page" / name).read_text() for name in ("index.html", "circuit.html")):
+        assert re.findall(r"<script[^>]*>(.*?)</script>", start, re.DOTALL) == [""]
+        assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", start)
     for path in [*WEB.glob("*.js"), *(WEB / "page").iterdir()]:
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|[^:]//[a-z0-9-]+\.[a-z]", text), path

@@ -126,6 +126,15 @@ def test_series_spreads_a_serve_over_its_span_and_loses_nothing() -> None:
     assert not any(point["tokens_per_s"] for point in later)
 
 
+def test_series_has_no_tokens_where_serves_ran_and_none_was_counted() -> None:
+    uncounted = row(started_ns=0, ended_ns=S, tokens_out=None)
+    points = series([uncounted, row(started_ns=5 * S, ended_ns=6 * S)], 0, S)
+    assert points[0] == {"watts": 1.0, "without_count": 1}
+    assert points[1] == {"tokens_per_s": 0.0, "watts": 0.0}
+    both = series([uncounted, row()], 0, S)
+    assert both[0] == {"tokens_per_s": 10.0, "watts": 2.0, "without_count": 1}
+
+
 def test_series_has_no_watts_where_serves_ran_and_none_is_known() -> None:
     unknown = row(started_ns=0, ended_ns=S, basis="absent", uj=None)
     known = row(started_ns=5 * S, ended_ns=6 * S)

@@ -57,7 +57,7 @@ class Room:
 
 SLOW = "--ignore=tests/schema/test_cddl.py --ignore=tests/schema/test_properties.py"
 SCHEMA, REPLAY, GRANT = "tests/schema/test_", "tests/replay/test_", "tests/grant/test_"
-IDENTITY = "tests/identity/test_"
+IDENTITY, RUNTIME = "tests/identity/test_", "tests/runtime/test_"
 ROOMS = {
     room.folder: room
     for room in (
@@ -109,8 +109,31 @@ ROOMS = {
                 "artifact": f"{IDENTITY}shard.py",
                 "registry": f"{IDENTITY}route.py",
                 "evidence": f"{IDENTITY}route.py",
+                "coverage": f"{IDENTITY}route.py",
+                "handshake": f"{IDENTITY}route.py",
+                "mismatch": f"{IDENTITY}route.py",
+                "route": f"{IDENTITY}route.py",
+                "document": f"{IDENTITY}shard.py",
+                "fingerprint": f"{IDENTITY}shard.py",
+                "canonical_json": f"{IDENTITY}shard.py",
+                "shard_route": f"{IDENTITY}shard_route.py",
+                "safetensors": f"{IDENTITY}safetensors.py",
+                "sha256": "tests/engine/test_gguf_identity.py",
+                "folder": f"{IDENTITY}folder.py",
+                "files": f"{IDENTITY}files.py",
+                "ggml": f"{IDENTITY}ggml.py",
+                "gguf": f"{IDENTITY}gguf.py",
+                "metadata": f"{IDENTITY}gguf.py",
+                "model": f"{IDENTITY}model.py",
+                "reader": f"{IDENTITY}gguf.py",
+                "tensors": f"{IDENTITY}gguf.py",
+                "weights": f"{IDENTITY}weights.py",
             },
-            (f"{IDENTITY}shard.py {IDENTITY}route.py {IDENTITY}identity_properties.py", "tests/identity"),
+            (
+                f"{IDENTITY}shard.py {IDENTITY}route.py {IDENTITY}identity_properties.py {VECTORS}[identity] "
+                f"{VECTORS}[identity-route]",
+                "tests/identity",
+            ),
         ),
         Room(
             "mesh/grant",
@@ -121,10 +144,34 @@ ROOMS = {
             },
             (f"{GRANT}chain.py {GRANT}caveats.py {GRANT}decision.py {GRANT}text.py {VECTORS}[grant]",),
         ),
+        Room(
+            "mesh/runtime",
+            {
+                **dict.fromkeys(
+                    ("archive", "descriptor", "header", "names"), f"{RUNTIME}hostile.py {RUNTIME}packing.py"
+                ),
+                **dict.fromkeys(("packing", "tree", "unpacking"), f"{RUNTIME}packing.py"),
+                "matrix": f"{RUNTIME}matrix.py",
+                "prompts": f"{RUNTIME}prompts.py",
+                "release": f"{RUNTIME}release.py",
+                "models": "tests/cli/test_candidates.py",
+                "record": "tests/cli/test_runtime_bench.py",
+                **dict.fromkeys(("oci", "catalogue"), "tests/cli/test_runtime.py"),
+            },
+            (
+                f"{RUNTIME}candidate.py {RUNTIME}corpus.py {RUNTIME}release.py",
+                "tests/runtime tests/cli/test_runtime.py",
+            ),
+        ),
     )
 }
 # How many are tried of the rooms that decide about evidence together, and of those that decide what is let in.
-SAMPLES = ((("mesh/schema", "mesh/replay"), 300), (("mesh/grant",), 100), (("mesh/identity",), 60))
+SAMPLES = (
+    (("mesh/schema", "mesh/replay"), 300),
+    (("mesh/grant",), 100),
+    (("mesh/identity",), 60),
+    (("mesh/runtime",), 60),
+)
 # What is imported before pytest starts is not rewritten, and need not be.
 PYTEST = (
     "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore::pytest.PytestAssertRewriteWarning",

@@ -7,12 +7,15 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mesh.errors import CandidateError
 from mesh.runtime.candidate import Candidate, derived_id, faults_in
 from mesh.runtime.document import canonical, parse
 from mesh.runtime.launching import launch_faults
 from tests.runtime.conftest import MACOS, PARALLEL, VLLM, document
+from tests.support.examples import examples
 
 
 def at(value: Any, path: str, new: Any) -> Any:
@@ -189,3 +192,42 @@ def test_what_may_be_packed_and_would_not_launch_is_told_apart(base: str, path: 
 def test_many_cases_may_be_packed_and_not_launched() -> None:
     cases = [{"id": f"c{i}", "prompt_tokens": 1, "concurrencies": [1]} for i in range(129)]
     assert launch(MACOS, ("benchmark/contract/cases", cases)) == ["benchmark.contract.cases: expected at most 128"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=("Cs",)), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(("kind", "x")), inner, max_size=3),
+    max_leaves=4,
+)  # fmt: skip
+
+
+def nodes(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in items:
+        found += nodes(below, (*path, key))
+    return found
+
+
+@settings(max_examples=examples(120))
+@given(data=st.data())
+def test_whatever_stands_in_a_field_is_taken_or_refused_by_its_path(data: st.DataObject) -> None:
+    value = document(data.draw(st.sampled_from((VLLM, MACOS, PARALLEL))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        *parents, last = data.draw(st.sampled_from(nodes(value)))
+        at: Any = value
+        for step in parents:
+            at = at[step]
+        if data.draw(st.booleans()) and isinstance(at, dict):
+            del at[last]
+        else:
+            at[last] = data.draw(JSON)
+    found = faults_in(value)
+    encoded = json.dumps(value).encode()
+    if not found:
+        launch_faults(Candidate.from_json(encoded))
+        return
+    with pytest.raises(CandidateError) as caught:
+        Candidate.from_json(encoded)
+    assert caught.value.faults == [fault.to_map() for fault in found]

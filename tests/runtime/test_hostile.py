@@ -23,6 +23,7 @@ from mesh.runtime.packing import pack
 from mesh.runtime.tree import DESCRIPTOR
 from mesh.runtime.unpacking import unpack, verify
 from tests.runtime.conftest import MACOS, runtime_json
+from tests.support.examples import examples
 
 RUNTIME = runtime_json(MACOS)
 Member = tuple[tarfile.TarInfo, bytes]
@@ -249,7 +250,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             verify(path)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(180))
 @given(data=st.data())
 def test_no_changed_byte_is_taken_and_none_does_more_than_be_refused(data: st.DataObject) -> None:
     good = archive(GOOD)
@@ -259,7 +260,7 @@ def test_no_changed_byte_is_taken_and_none_does_more_than_be_refused(data: st.Da
         read_pack(io.BytesIO(good[:at] + bytes((new,)) + good[at + 1 :]))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=2048))
 def test_bytes_that_nobody_meant_are_refused(junk: bytes) -> None:
     with pytest.raises(CandidateError):
@@ -268,7 +269,7 @@ def test_bytes_that_nobody_meant_are_refused(junk: bytes) -> None:
         Descriptor.from_json(junk)
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(30))
 @given(
     st.dictionaries(
         st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=30),

@@ -6,6 +6,8 @@ import hashlib
 import os
 import random
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from mesh.runtime.packing import Packed, pack
 from mesh.runtime.tree import DESCRIPTOR
 from mesh.runtime.unpacking import unpack, verify
 from tests.runtime.conftest import CORPUS, EXPECTED, MACOS, runtime_json, write_tree
+from tests.support.examples import examples
 
 
 @pytest.mark.parametrize("expected", EXPECTED["packs"], ids=lambda pack: pack["name"])
@@ -166,7 +169,13 @@ def make_case(case: str, folder: Path, output: Path) -> Path:
     return output
 
 
-@pytest.mark.parametrize("expected", EXPECTED["pack_refusals"], ids=lambda one: one["case"])
+@pytest.mark.parametrize(
+    "expected",
+    [
+        pytest.param(one, id=one["case"], marks=[pytest.mark.deep] if "files in all" in one["case"] else [])
+        for one in EXPECTED["pack_refusals"]
+    ],
+)
 def test_a_tree_is_packed_or_refused_as_published(expected: dict[str, str], folder: Path, tmp_path: Path) -> None:
     output = make_case(expected["case"], folder, tmp_path / "out.letsinfer")
     before = sorted(path.name for path in tmp_path.rglob("*"))
@@ -252,7 +261,7 @@ def test_progress_reaches_its_end(folder: Path, tmp_path: Path) -> None:
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(120))
 @given(
     path=st.lists(
         st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\\u2028\u2029"), min_size=1,
@@ -298,3 +307,44 @@ def test_a_reader_takes_any_stream(folder: Path, tmp_path: Path) -> None:
     packed = pack(folder, tmp_path / "out.letsinfer")
     with (tmp_path / "out.letsinfer").open("rb") as file:
         assert read_pack(file) == packed
+
+
+@pytest.mark.deep
+def test_a_gibibyte_is_packed_and_read_in_little_memory(folder: Path, tmp_path: Path) -> None:
+    """All that a pack may hold, in a process of its own whose peak is looked at afterwards."""
+    with (folder / "weights.dat").open("wb") as file:
+        file.truncate((1 << 30) - len(runtime_json(MACOS)))
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(folder), str(tmp_path / "out.letsinfer")],
+        capture_output=True, text=True, check=False, cwd=CORPUS.parents[2],
+    )  # fmt: skip
+    (tmp_path / "out.letsinfer").unlink(missing_ok=True)
+    assert done.returncode == 0, done.stderr
+    size, peak_kib = map(int, done.stdout.split())
+    assert size > 1 << 30
+    assert peak_kib < 100_000
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from mesh.runtime.packing import pack
+from mesh.runtime.unpacking import verify
+packed = pack(Path(sys.argv[1]), Path(sys.argv[2]))
+assert verify(Path(sys.argv[2])) == packed
+print(packed.archive_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_a_file(folder: Path, tmp_path: Path) -> None:
+    import tracemalloc
+
+    with (folder / "weights.dat").open("wb") as file:
+        file.truncate(32 << 20)
+    tracemalloc.start()
+    try:
+        pack(folder, tmp_path / "out.letsinfer")
+        verify(tmp_path / "out.letsinfer")
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()

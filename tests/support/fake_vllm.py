@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from mesh.engine.vllm_rank import METHOD
 from tests.support.fake_completion import Completion
 from tests.support.vllm_folder import (
     CONTEXT,
@@ -73,6 +74,7 @@ class FakeVllm:
     starts: int = 1
     port: int = 0
     template: str | None = "its own"
+    ranks: list[Any] | None = None  # what its workers' extension reports; None: it is not started for that
     defaults: dict[str, Any] = field(default_factory=dict)  # what generation_config.json says of sampling
 
     # faults
@@ -148,6 +150,8 @@ class FakeVllm:
             "/tokenize": ("POST", self._tokenize), "/detokenize": ("POST", self._detokenize),
             "/v1/completions": ("POST", self._completions),
         }  # fmt: skip
+        if self.ranks is not None:
+            routes["/collective_rpc"] = ("POST", self._collective_rpc)
         if request.path not in routes:
             return _json({"detail": "Not Found"}, status=404)
         method, route = routes[request.path]
@@ -208,6 +212,10 @@ class FakeVllm:
             return _bad("Field required", "body.prompt", kind="Bad Request")
         told = {"count": len(ids), "max_model_len": self.context, "tokens": ids, "token_strs": None}
         return _json(told)
+
+    async def _collective_rpc(self, request: web.Request) -> web.StreamResponse:
+        assert (await request.json())["method"] == METHOD
+        return _json({"results": self.ranks})
 
     async def _detokenize(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -317,7 +325,9 @@ async def running(**told: Any) -> AsyncIterator[FakeVllm]:
 async def _serve(told: argparse.Namespace) -> None:
     if told.folder is not None:
         write_model_folder(told.folder)
-    async with running(port=told.port, starts=told.starts) as server:
+    ranks = None if told.ranks is None else json.loads(told.ranks.read_text())
+    name = {} if ranks is None else {"fingerprint": f"vllm-0.32.0-pp{len(ranks)}-0a1b2c3d"}
+    async with running(port=told.port, starts=told.starts, ranks=ranks, **name) as server:
         print(server.port, flush=True)
         await asyncio.get_running_loop().create_future()
 
@@ -327,5 +337,6 @@ if __name__ == "__main__":
     parser.add_argument("--folder", type=Path, help="where its model folder is written")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--starts", type=int, default=1)
+    parser.add_argument("--ranks", type=Path, help="JSON: what its workers report")
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(parser.parse_args()))

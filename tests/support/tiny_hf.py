@@ -6,6 +6,7 @@ Its weights are wide: with a usual initialisation greedy output collapses to one
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ TEMPLATE = (
 
 
 def write_tiny_hf(
-    folder: Path, *, seed: int = 0, defaults: dict[str, Any] | None = None, context: int = CONTEXT
+    folder: Path, *, seed: int = 0, defaults: dict[str, Any] | None = None, context: int = CONTEXT, layers: int = LAYERS
 ) -> Path:
     """The folder. `defaults` are sampling defaults for its generation_config.json, `context` is in tokens."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,7 +32,7 @@ def write_tiny_hf(
         "config.json": {
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32",
             "vocab_size": len(vocabulary), "hidden_size": HIDDEN, "intermediate_size": MLP,
-            "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
+            "num_hidden_layers": layers, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
             "head_dim": HEAD, "max_position_embeddings": context, "rms_norm_eps": 1e-6, "hidden_act": "silu",
             "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, "tie_word_embeddings": False,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
@@ -46,8 +47,39 @@ def write_tiny_hf(
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=1))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    _write_safetensors(folder / "model.safetensors", _weights(len(vocabulary), seed))
+    write_safetensors(folder / "model.safetensors", _weights(len(vocabulary), seed, layers))
     return folder
+
+
+def cut_tiny_hf(whole: Path, folder: Path, first: int, end: int, *, off: str | None = None) -> Path:
+    """A folder with the layers from `first` to before `end` of a model, the embedding with the first of all layers and
+    what follows the last with that. The matrix `off` is 5 % larger than it should be."""
+    shutil.copytree(whole, folder)
+    layers = json.loads((whole / "config.json").read_text())["num_hidden_layers"]
+
+    def here(name: str) -> bool:
+        parts = name.split(".")
+        at = int(parts[2]) if parts[1] == "layers" else 0 if parts[1] == "embed_tokens" else layers - 1
+        return first <= at < end
+
+    held = {name: tensor for name, tensor in _read_safetensors(whole / "model.safetensors").items() if here(name)}
+    if off is not None:
+        held[off] = held[off] * np.float32(1.05)
+    write_safetensors(folder / "model.safetensors", held)
+    return folder
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+    raw = path.read_bytes()
+    data = 8 + int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:data])
+    return {
+        name: np.frombuffer(raw[data + entry["data_offsets"][0] : data + entry["data_offsets"][1]], "<f4").reshape(
+            entry["shape"]
+        )
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
 
 
 def _vocabulary() -> dict[str, int]:
@@ -77,7 +109,7 @@ def _tokenizer(vocabulary: dict[str, int]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _weights(vocabulary: int, seed: int) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+def _weights(vocabulary: int, seed: int, layers: int) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
     random = np.random.default_rng(seed)
 
     def wide(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -85,7 +117,7 @@ def _weights(vocabulary: int, seed: int) -> dict[str, np.ndarray[Any, np.dtype[n
 
     ones = np.ones(HIDDEN, np.float32)
     weights = {"model.embed_tokens.weight": wide(vocabulary, HIDDEN), "model.norm.weight": ones}
-    for n in range(LAYERS):
+    for n in range(layers):
         layer = f"model.layers.{n}."
         for part, rows, columns in (
             ("self_attn.q_proj", HEADS * HEAD, HIDDEN), ("self_attn.k_proj", KV_HEADS * HEAD, HIDDEN),
@@ -98,7 +130,7 @@ def _weights(vocabulary: int, seed: int) -> dict[str, np.ndarray[Any, np.dtype[n
     return weights
 
 
-def _write_safetensors(path: Path, tensors: dict[str, np.ndarray[Any, np.dtype[np.float32]]]) -> None:
+def write_safetensors(path: Path, tensors: dict[str, np.ndarray[Any, np.dtype[np.float32]]]) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, tensor in tensors.items():

@@ -13,6 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -40,32 +41,39 @@ class RealServer:
             self.port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
-        self._is: tuple[Path, tuple[str, ...], str] | None = None
+        self._is: tuple[Path, tuple[str, ...], str, dict[str, str]] | None = None
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  as long as the server object
 
-    def be(self, model: Path, *flags: str, dtype: str = "float32") -> None:
+    def be(
+        self, model: Path, *flags: str, dtype: str = "float32", environment: Mapping[str, str] = ENVIRONMENT
+    ) -> None:
         """Serve this, as it may do already."""
-        if self._process is None or self._is != (model, flags, dtype):
+        if self._process is None or self._is != (model, flags, dtype, dict(environment)):
             self.stop()
-            self.start(model, *flags, dtype=dtype)
+            self.start(model, *flags, dtype=dtype, environment=environment)
 
     def restart(self) -> None:
         """As it is."""
         assert self._is is not None
-        model, flags, dtype = self._is
+        model, flags, dtype, environment = self._is
         self.stop()
-        self.start(model, *flags, dtype=dtype)
+        self.start(model, *flags, dtype=dtype, environment=environment)
 
-    def start(self, model: Path, *flags: str, dtype: str = "float32") -> None:
+    def start(
+        self, model: Path, *flags: str, dtype: str = "float32", environment: Mapping[str, str] = ENVIRONMENT
+    ) -> None:
         """Returns when it answers."""
-        self._is = (model, flags, dtype)
+        self._is = (model, flags, dtype, dict(environment))
         command = [
             self.executable, "serve", model, "--host", "127.0.0.1", "--port", str(self.port),
             "--served-model-name", self.name, "--dtype", dtype, "--enable-prompt-tokens-details", *FLAGS, *flags,
         ]  # fmt: skip
-        environment = {**os.environ, **ENVIRONMENT}
         self._process = subprocess.Popen(
-            command, env=environment, start_new_session=True, stdout=self._log, stderr=subprocess.STDOUT
+            command,
+            env={**os.environ, **environment},
+            start_new_session=True,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
         )
         deadline = time.monotonic() + START_S
         while not self._answers():

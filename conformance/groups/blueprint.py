@@ -1,0 +1,327 @@
+"""Blueprints: files that may be used, and each step of the check broken by itself."""
+
+from __future__ import annotations
+
+import hashlib
+
+from conformance import postcards as hand
+from conformance.case import Group
+from conformance.postcards import NOW_S, SIGNED, inline, internal, kbp, vec
+
+FEATURE = "blueprint"
+GOOD = hand.body()
+ID = f"b3:{hashlib.sha256(GOOD).hexdigest()}"
+FULL, LITE = vec(inline()), vec(internal())
+CERTIFICATE, SIGNATURES = 5493, 3373
+
+
+def kept(name: str) -> bytes:
+    """Signed once: see `sign_blueprints`."""
+    return (SIGNED / f"{name}.bin").read_bytes()
+
+
+def flipped(data: bytes, at: int, flip: int = 1) -> bytes:
+    return data[:at] + bytes((data[at] ^ flip,)) + data[at + 1 :]
+
+
+def cases() -> Group:
+    group = Group("blueprint")
+    _read(group)
+    _verify(group)
+    _lineage(group)
+    return group
+
+
+def _read(group: Group) -> None:
+    """Without signatures: what a file is, whoever made it."""
+
+    def accept(name: str, data: bytes, comment: str, made: bytes = GOOD) -> None:
+        line = f"b3:{hashlib.sha256(made).hexdigest()}"
+        group.accept(name, "blueprint input.bin", line, "blueprints.1", comment, {"input.bin": data}, feature=FEATURE)
+
+    def reject(name: str, data: bytes, error: str, step: int, comment: str) -> None:
+        files = {"input.bin": data}
+        group.reject(name, "blueprint input.bin", error, f"blueprints.{step}", comment, files, feature=FEATURE)
+
+    full, lite = kbp(GOOD, FULL), kbp(GOOD, LITE, b"")
+    accept("preview-full", full, "Nobody has signed it, and the module is inline.")
+    accept("preview-lite", lite, "The same blueprint: its id is that of the body.")
+    accept(
+        "preview-disk", kbp(GOOD, vec(hand.DIGEST + hand.u(2) + hand.text("/opt/lib.so")), b""), "A module on a disk."
+    )
+    accept(
+        "preview-remote", kbp(GOOD, vec(hand.DIGEST + hand.u(3) + hand.text("https://host.invalid/lib.so")), b""),
+        "A module elsewhere.",
+    )  # fmt: skip
+    bare = hand.body(told=hand.settings(environment=vec()))
+    accept("preview-no-levers", kbp(bare, LITE, b""), "No variable of the environment is stated.", bare)
+    sizes = (len(GOOD), len(FULL), len(hand.MODULE), 0)
+    for name, data, comment in (
+        ("empty", b"", "No bytes."),
+        ("header-cut", full[:71], "A byte too few for a header."),
+        ("magic", kbp(GOOD, FULL, magic=b"MKBQ"), "Another magic."),
+        ("version", kbp(GOOD, FULL, version=2), "Another version."),
+        ("flags", kbp(GOOD, FULL, flags=1), "A flag."),
+        ("cut", full[:-1], "The last byte is missing."),
+        ("behind", full + b"\0", "A byte behind the last section."),
+        ("body-huge", kbp(GOOD, FULL, lengths=(2**26 + 1, *sizes[1:])), "A body over its bound."),
+        ("body-overflow", kbp(GOOD, FULL, lengths=(2**64 - 1, *sizes[1:])), "A length that overflows."),
+        ("signature-huge", kbp(GOOD, FULL, lengths=(*sizes[:3], 2**20 + 1)), "A signature block over its bound."),
+        (
+            "lengths-swapped",
+            kbp(GOOD, FULL, lengths=(sizes[0] + 1, sizes[1] - 2, *sizes[2:])),
+            "Lengths that do not add up.",
+        ),
+    ):
+        reject(name, data, "container", 1, comment)
+    reject("body-changed", flipped(full, 100), "body-hash", 2, "A byte of the body is another.")
+    reject("hash-changed", kbp(GOOD, FULL, digest=b"\0" * 32), "body-hash", 2, "Another hash in the header.")
+    for name, table, payload, comment in (
+        ("locators-behind", FULL + b"\0", hand.MODULE, "A byte behind the table."),
+        ("locators-twice", vec(internal(), internal()), b"", "A digest twice."),
+        ("locators-descending", vec(internal(), internal(b"\0" * 32)), b"", "Digests descend."),
+        ("locators-source", vec(hand.DIGEST + hand.u(4)), b"", "A source that there is not."),
+        ("locators-long", vec(hand.DIGEST + b"\x81\x00"), b"", "A varint longer than it need be."),
+        ("payload-unreferenced", LITE, hand.MODULE, "Bytes that no locator is about."),
+        ("payload-behind", FULL, hand.MODULE + b"!", "A byte behind the last payload."),
+        ("payload-gap", vec(inline(1)), b"!" + hand.MODULE, "A byte before the first payload."),
+        (
+            "payload-overlap",
+            vec(inline(0, 4, b"\0" * 32), inline(2, len(hand.MODULE) - 2)),
+            hand.MODULE,
+            "Two ranges overlap.",
+        ),
+        ("payload-beyond", vec(inline(0, len(hand.MODULE) + 1)), hand.MODULE, "A range that ends behind the payloads."),
+        ("payload-overflow", vec(inline(0, 2**64 - 1)), hand.MODULE, "A range that overflows."),
+    ):
+        reject(name, kbp(GOOD, table, payload), "container", 11, comment)
+    reject("payload-changed", kbp(GOOD, FULL, hand.MODULE[:-1] + b"!"), "kernel", 12, "A payload with another digest.")
+    for name, made, comment in (
+        ("schema", hand.body(schema="mesh-blueprint/2"), "Another schema."),
+        ("body-behind", hand.body(behind=b"\0"), "A byte behind the body's value."),
+        ("body-cut", GOOD[:-1], "The body's last byte is missing."),
+        (
+            "kv-type",
+            GOOD.replace(hand.settings(), hand.settings().replace(b"\x04tiny\x02\x40\x03", b"\x04tiny\x02\x40\x08")),
+            "A type of the cache that there is not.",
+        ),
+        (
+            "flag-two",
+            GOOD.replace(hand.settings(), hand.settings().replace(b"\x02\x40\x03\x01", b"\x02\x40\x03\x02")),
+            "A boolean that is 2.",
+        ),
+        ("name-empty", GOOD.replace(hand.text("tiny on a test"), hand.text("")), "No name."),
+        ("nodes-huge", GOOD.replace(hand.vec(hand.text("layer 0")), hand.u(2**16)), "More blocks than bytes are left."),
+    ):
+        assert made != GOOD
+        reject(name, kbp(made, LITE, b""), "postcard", 13, comment)
+    digest_off = hand.vec(hand.arm(0, 1, 64)[:-1] + b"!", hand.arm(1, 1, 1), hand.arm(1, 2, 2))
+    for name, made, comment in (
+        ("arm-digest", hand.body(arms=digest_off), "A digest that does not follow from its groups."),
+        ("arms-overlap", hand.body(arms=vec(hand.arm(1, 1, 2), hand.arm(1, 2, 3))), "Two arms for the same rows."),
+        ("arms-none", hand.body(arms=vec()), "No arm."),
+        ("arm-rows", hand.body(arms=vec(hand.arm(1, 2, 1))), "Rows from 2 to 1."),
+        ("edge-backwards", hand.body(wires=hand.circuit(last=hand.edge(4, 4, 0))), "An edge from a node to itself."),
+        (
+            "edge-nowhere",
+            hand.body(wires=hand.circuit(last=hand.edge(3, 9, 0))),
+            "An edge to a node that is not there.",
+        ),
+        (
+            "edge-format",
+            hand.body(wires=hand.circuit(last=hand.edge(3, 4, 2))),
+            "An edge in another format than its node.",
+        ),
+        (
+            "levers-descending",
+            hand.body(
+                told=hand.settings(environment=vec(hand.text("B") + hand.text(""), hand.text("A") + hand.text("")))
+            ),
+            "Variables that descend.",
+        ),
+        (
+            "lever-name",
+            hand.body(told=hand.settings(environment=vec(hand.text("A B") + hand.text("")))),
+            "No name of a variable.",
+        ),
+    ):
+        reject(name, kbp(made, LITE, b""), "body", 14, comment)
+    reject("architecture", kbp(hand.body(isa="aarch64-neon"), LITE, b""), "kernel", 15, "A module for another machine.")
+    reject("not-located", kbp(GOOD, vec(), b""), "kernel", 15, "Nothing says where the module is.")
+    other = vec(internal(), internal(b"\xff" * 32))
+    reject("located-for-nothing", kbp(GOOD, other, b""), "kernel", 15, "A module that no kernel is of.")
+    reject("inline-length", kbp(hand.body(length=5), FULL), "kernel", 15, "Another length than is pinned.")
+
+
+def _verify(group: Group) -> None:
+    roots, listed = kept("roots"), kept("list")
+    full = kbp(GOOD, FULL, block=kept("block"))
+
+    def files(data: bytes, keys: bytes, revoked: bytes) -> dict[str, bytes]:
+        return {"input.bin": data, "roots.bin": keys, "list.bin": revoked}
+
+    def accept(name: str, data: bytes, comment: str) -> None:
+        call = f"blueprint-verify input.bin roots.bin list.bin {NOW_S}"
+        group.accept(name, call, ID, "blueprints.10", comment, files(data, roots, listed), feature=FEATURE)
+
+    def reject(
+        name: str, data: bytes, error: str, step: int, comment: str, *, keys: bytes = roots, revoked: bytes = listed,
+        now_s: int = NOW_S,
+    ) -> None:  # fmt: skip
+        call = f"blueprint-verify input.bin roots.bin list.bin {now_s}"
+        group.reject(
+            name, call, error, f"blueprints.{step}", comment, files(data, keys, revoked), feature=FEATURE
+        )  # fmt: skip
+
+    accept("signed-full", full, "Signed by one whom the root certified.")
+    accept("signed-lite", kbp(GOOD, LITE, b"", kept("block")), "The same signatures, without the module.")
+    accept("signed-by-two", kbp(GOOD, FULL, block=kept("block-of-two")), "Certified by one whom the root certified.")
+    reject("not-signed", kbp(GOOD, FULL), "signer", 3, "A preview.")
+    reject("no-certificates", kbp(GOOD, FULL, block=flipped(kept("block"), 0)), "signer", 3, "No certificates.")
+    count = 1 + CERTIFICATE + SIGNATURES
+    reject(
+        "kernels-more",
+        kbp(GOOD, FULL, block=flipped(kept("block"), count, 2)),
+        "signer",
+        3,
+        "Three kernels in the bytes of one.",
+    )
+    reject("certificate-magic", kbp(GOOD, FULL, block=flipped(kept("block"), 1)), "chain", 4, "No certificate.")
+    reject(
+        "certificate-flags",
+        kbp(GOOD, FULL, block=flipped(kept("block"), 7, 2)),
+        "chain",
+        4,
+        "A flag that there is not.",
+    )
+    weak = kept("block")[:73] + bytes(32) + kept("block")[105:]
+    reject("key-of-small-order", kbp(GOOD, FULL, block=weak), "chain", 4, "An Ed25519 key that can bind nobody.")
+    reject(
+        "may-not-certify",
+        kbp(GOOD, FULL, block=kept("block-not-certified")),
+        "chain",
+        4,
+        "A certificate by one who may not.",
+    )
+    reject(
+        "link-changed",
+        kbp(GOOD, FULL, block=flipped(kept("block-of-two"), 10)),
+        "chain",
+        4,
+        "A serial is another, and the signature does not hold.",
+    )
+    reject(
+        "other-root",
+        full,
+        "untrusted-root",
+        5,
+        "A root that nobody named.",
+        keys=kept("other-roots"),
+        revoked=kept("list-of-other"),
+    )
+    reject(
+        "certificate-changed",
+        kbp(GOOD, FULL, block=flipped(kept("block"), 26)),
+        "chain",
+        6,
+        "A date is another, and the signature does not hold.",
+    )
+    reject("expired", full, "expired", 7, "At the first second that it is not valid.", now_s=NOW_S + 365 * 86_400)
+    reject("expired-certificate", kbp(GOOD, FULL, block=kept("block-late")), "expired", 7, "It was valid until now.")
+    reject("not-yet", full, "expired", 7, "Before it is valid.", now_s=NOW_S - 86_401)
+    reject("list-late", full, "stale-revocations", 8, "The list says nothing any more.", now_s=NOW_S + 86_400)
+    both = roots + kept("other-roots")
+    reject(
+        "list-of-other",
+        full,
+        "stale-revocations",
+        8,
+        "A list of another root, which is trusted too.",
+        keys=both,
+        revoked=kept("list-of-other"),
+    )
+    for which in ("signer", "certificate", "blueprint", "kernel"):
+        revoked = kept(f"list-with-{which}")
+        reject(f"revoked-{which}", full, "revoked", 9, f"The list names its {which}.", revoked=revoked)
+    at = 1 + CERTIFICATE
+    for name, place, comment in (
+        ("ed25519", at, "The Ed25519 signature over the body."),
+        ("ml-dsa", at + 64, "The ML-DSA-65 signature over the body."),
+        ("kernel-ed25519", at + SIGNATURES + 34, "The Ed25519 signature over the kernel."),
+        ("kernel-ml-dsa", at + SIGNATURES + 34 + 64, "The ML-DSA-65 signature over the kernel."),
+    ):
+        reject(
+            f"signature-{name}",
+            kbp(GOOD, FULL, block=flipped(kept("block"), place)),
+            "signer",
+            10,
+            f"{comment[:-1]} does not hold.",
+        )
+    reject(
+        "signed-other-body",
+        kbp(hand.body(behind=b""), FULL, block=kept("block-of-garbage")),
+        "signer",
+        10,
+        "Signatures over another body.",
+    )
+    reject(
+        "signed-payload-behind",
+        kbp(GOOD, FULL, hand.MODULE + b"!", kept("block")),
+        "container",
+        11,
+        "A byte that no locator is about.",
+    )
+    reject(
+        "signed-payload-changed",
+        kbp(GOOD, FULL, hand.MODULE[:-1] + b"!", kept("block")),
+        "kernel",
+        12,
+        "A module with another digest.",
+    )
+    reject("signed-not-located", kbp(GOOD, vec(), b"", kept("block")), "kernel", 12, "What is signed is not located.")
+    reject(
+        "signed-garbage",
+        kbp(b"\xff" * 40, FULL, block=kept("block-of-garbage")),
+        "postcard",
+        13,
+        "Well signed, and no body.",
+    )
+    contradiction = hand.body(arms=vec(hand.arm(0, 1, 64)[:-1] + b"!"))
+    reject(
+        "signed-contradiction",
+        kbp(contradiction, FULL, block=kept("block-of-contradiction")),
+        "body",
+        14,
+        "Well signed, and its arm has another digest.",
+    )
+    reject(
+        "signed-architecture",
+        kbp(hand.body(isa="aarch64-neon"), FULL, block=kept("block-of-architecture")),
+        "kernel",
+        15,
+        "Well signed, and for another machine.",
+    )
+    reject(
+        "signed-length",
+        kbp(hand.body(length=5), FULL, block=kept("block-of-length")),
+        "kernel",
+        15,
+        "Well signed, and of another length.",
+    )
+
+
+def _lineage(group: Group) -> None:
+    files = {"input.bin": kbp(GOOD, LITE, b"")}
+    own, other = ID.removeprefix("b3:"), "00" * 32
+    for name, revision, served, comment in (
+        ("lineage-later", hand.REVISION - 1, other, "A higher revision than was served."),
+        ("lineage-same", hand.REVISION, own, "The one that was served."),
+    ):
+        call = f"blueprint-lineage input.bin {revision} {served}"
+        group.accept(name, call, ID, "blueprints.16", comment, files, feature=FEATURE)
+    for name, revision, served, comment in (
+        ("lineage-lower", hand.REVISION + 1, other, "A higher revision was served before."),
+        ("lineage-other", hand.REVISION, other, "Another body was served as this revision."),
+    ):
+        call = f"blueprint-lineage input.bin {revision} {served}"
+        group.reject(name, call, "lineage", "blueprints.16", comment, files, feature=FEATURE)

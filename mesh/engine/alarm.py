@@ -1,0 +1,45 @@
+"""A timer that is moved on with every token and goes off almost never."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class Alarm:
+    """Calls `ring` when the loop's clock reads what it was last set to, unless it was set again or turned off before.
+    Doing so costs next to nothing, where a timer each time would cost more than a token: the one there is looks again
+    when it goes off. `close` leaves none behind."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ring = ring
+        self._due_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, due_s: float) -> None:
+        self._due_s = due_s
+        if self._timer is not None and self._timer.when() > due_s:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self._loop.call_at(due_s, self._look)
+
+    def off(self) -> None:
+        self._due_s = None
+
+    def close(self) -> None:
+        self._due_s = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer, due_s = None, self._due_s
+        if due_s is None:
+            return
+        if due_s > self._loop.time():
+            self.set(due_s)
+        else:
+            self._due_s = None
+            self._ring()

@@ -1,0 +1,29 @@
+"""SHA-256 of files, for digests that others publish too. Nothing but the standard library is needed here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from mesh.identity.files import open_regular
+
+_BUFFER_BYTES: Final = 1_048_576
+
+
+def sha256_listing(files: Mapping[str, Path]) -> list[list[str]]:
+    """Each of `files`, keyed by their logical names, as [name, 64 hex digits], sorted by the names' UTF-8 bytes. Raises
+    ModelFileError for what is no file, OSError where one cannot be read."""
+    listing = []
+    for name in sorted(files, key=str.encode):
+        with open_regular(files[name]) as file:
+            listing.append([name, _sha256(file)])
+    return listing
+
+
+def _sha256(file: BinaryIO) -> str:
+    hasher, buffer = hashlib.sha256(), bytearray(_BUFFER_BYTES)
+    while size := file.readinto(buffer):  # type: ignore[attr-defined]  # of a file opened for bytes
+        hasher.update(memoryview(buffer)[:size])
+    return hasher.hexdigest()

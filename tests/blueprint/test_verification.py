@@ -1,0 +1,362 @@
+"""One order of checks: each fault is told by the first step that it is a fault of, and the body is read last."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from mesh.blueprint import certificate as certificates
+from mesh.blueprint.body import Body, encode_body
+from mesh.blueprint.certificate import CERTIFICATE_BYTES, SIGNED_BYTES, Certificate, certify
+from mesh.blueprint.container import HEADER, Container, Disk, Inline, Internal, Locator, Remote, Source, head_of
+from mesh.blueprint.sealing import sign
+from mesh.blueprint.signature import KEY_BYTES, SIGNATURE_BYTES, PublicKey, SecretKey
+from mesh.blueprint.verification import Blueprint, Policy, Served, check_lineage, read_unverified, verify
+from mesh.errors import (
+    BlueprintError,
+    BodyError,
+    BodyHashError,
+    ChainError,
+    ContainerError,
+    ExpiredError,
+    KernelError,
+    LineageError,
+    MeshError,
+    PostcardError,
+    RevokedError,
+    SignerError,
+    StaleRevocations,
+    UntrustedRoot,
+)
+from tests.blueprint.bodies import (
+    MIDDLE,
+    NOW_S,
+    PAYLOAD,
+    ROOT,
+    SIGNER,
+    YEAR_S,
+    body,
+    certificate,
+    chain,
+    kbp,
+    policy,
+    revocations,
+)
+
+OTHER = SecretKey(b"o" * 64)
+POLICY = policy()
+
+
+def checked(data: bytes, trusted: Policy = POLICY) -> Blueprint:
+    return verify(Container.of_bytes(data), trusted)
+
+
+def of_bytes(spelled: bytes, payload: bytes = PAYLOAD) -> bytes:
+    """A full file, well signed, of any body."""
+    digest = hashlib.sha256(payload).digest()
+    locators = (Locator(digest, Inline(0, len(payload))),)
+    header = Container.of_bytes(head_of(spelled, locators) + payload).header
+    block = sign(SIGNER, chain(), header, [digest])
+    return head_of(spelled, locators, block) + payload + block
+
+
+def test_full_and_lite_file_are_the_same_blueprint() -> None:
+    made = body()
+    full, lite = checked(kbp(made)), checked(kbp(made, full=False))
+    assert full.body == lite.body == made
+    assert full.id == lite.id == hashlib.sha256(encode_body(made)).digest()
+    assert [one.label for one in full.chain] == ["a signer", "a signer"]
+
+
+GARBAGE = of_bytes(b"\xff" * 40)
+_LOCATORS_AT = HEADER.size + 40
+_PAYLOAD_AT = _LOCATORS_AT + 36
+_BLOCK_AT = _PAYLOAD_AT + len(PAYLOAD)
+_BODY_SIGNATURE_AT = _BLOCK_AT + 1 + 2 * CERTIFICATE_BYTES
+_KERNELS_AT = _BODY_SIGNATURE_AT + SIGNATURE_BYTES
+
+
+def reason(at: int) -> tuple[type[MeshError], ...]:
+    """What a change of the byte at `at` may be told as."""
+    if at < 40:
+        return (ContainerError,)
+    if at < _LOCATORS_AT:
+        return (BodyHashError,)
+    if at < _PAYLOAD_AT:
+        return (ContainerError, KernelError)
+    if at < _BLOCK_AT:
+        return (KernelError,)
+    if at == _BLOCK_AT:
+        return (SignerError,)
+    if at < _BODY_SIGNATURE_AT:
+        # whose the last certificate is says which root to look for
+        issuer = _BLOCK_AT + 1 + CERTIFICATE_BYTES + 40
+        return (UntrustedRoot,) if issuer <= at < issuer + 32 else (ChainError,)
+    return (SignerError,)
+
+
+def test_body_that_is_none_is_refused_last() -> None:
+    """So that whatever else is told of this file was told before its body was decoded."""
+    assert len(GARBAGE) == _KERNELS_AT + 2 + 32 + SIGNATURE_BYTES
+    with pytest.raises(PostcardError):
+        checked(GARBAGE)
+
+
+def check_changes(every: int) -> None:
+    changed = bytearray(GARBAGE)
+    for at in range(0, len(GARBAGE), every):
+        changed[at] ^= 1 << at % 8
+        with pytest.raises(reason(at)) as told:
+            checked(bytes(changed))
+        assert not isinstance(told.value, PostcardError), at
+        changed[at] = GARBAGE[at]
+
+
+def test_changed_byte_is_refused_before_the_body_is_decoded_with_its_reason() -> None:
+    check_changes(every=61)
+
+
+def test_changed_byte_of_header_tables_and_fields_is_refused_with_its_reason() -> None:
+    changed = bytearray(GARBAGE)
+    fields = [*range(_BLOCK_AT + 1 + 72 + 40), *range(_BLOCK_AT + 1 + SIGNED_BYTES - 64, _BLOCK_AT + 1 + SIGNED_BYTES)]
+    for at in (*fields, *range(_KERNELS_AT, _KERNELS_AT + 34), _BODY_SIGNATURE_AT - 1, len(GARBAGE) - 1):
+        for flip in (0x01, 0x80):
+            changed[at] ^= flip
+            with pytest.raises(reason(at)):
+                checked(bytes(changed))
+            changed[at] = GARBAGE[at]
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_cut_and_lengthened_files_are_refused(count: int) -> None:
+    for data in (GARBAGE[:-count], GARBAGE + b"\0" * count, GARBAGE[:40], b""):
+        with pytest.raises(ContainerError):
+            checked(data)
+
+
+def test_lengths_are_held_against_the_file_before_anything_is_read() -> None:
+    for field in range(4):
+        data = bytearray(GARBAGE)
+        data[8 + 8 * field : 16 + 8 * field] = (2**62).to_bytes(8, "little")
+        with pytest.raises(ContainerError, match="expected at most"):
+            checked(bytes(data))
+
+
+def test_unsigned_file_is_read_and_never_verified() -> None:
+    data = kbp(key=None)
+    assert read_unverified(Container.of_bytes(data)).body == body()
+    with pytest.raises(SignerError, match="not signed"):
+        checked(data)
+
+
+# --- who signed
+
+
+def test_signer_may_be_certified_by_the_root_itself() -> None:
+    assert checked(kbp(certificates=(certificate(),))).body == body()
+
+
+WRONG_CHAINS: dict[str, tuple[Callable[[], tuple[Certificate, ...]], type[MeshError], str]] = {
+    "of another root": (lambda: (certificate(OTHER),), UntrustedRoot, "not trusted here"),
+    "broken": (lambda: (certificate(MIDDLE), certificate(subject=OTHER.public, may_certify=True)), ChainError, "next"),
+    "by one who may not": (
+        lambda: (certificate(MIDDLE), certificate(subject=MIDDLE.public)), ChainError, "may not certify"
+    ),
+    "expired": (lambda: (certificate(until_s=NOW_S),), ExpiredError, "expired at"),
+    "not yet": (lambda: (certificate(from_s=NOW_S + 1),), ExpiredError, "not valid yet"),
+    "expired above": (
+        lambda: (certificate(MIDDLE), certificate(subject=MIDDLE.public, may_certify=True, until_s=NOW_S)),
+        ExpiredError, "certificate 1: expired",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG_CHAINS)
+def test_chain_that_does_not_hold_is_refused(case: str) -> None:
+    made, error, told = WRONG_CHAINS[case]
+    with pytest.raises(error, match=told):
+        checked(kbp(certificates=made()))
+
+
+def test_certificate_forged_under_the_roots_name_is_refused() -> None:
+    true, forged = certificate(), certificate(OTHER)
+    data = true.data[:SIGNED_BYTES] + forged.data[SIGNED_BYTES:]
+    with pytest.raises(ChainError, match="Ed25519 signature"):
+        checked(kbp(certificates=(Certificate.from_bytes(data),)))
+    # one of both is not enough
+    half = true.data[: SIGNED_BYTES + 64] + forged.data[SIGNED_BYTES + 64 :]
+    with pytest.raises(ChainError, match="ML-DSA-65 signature"):
+        checked(kbp(certificates=(Certificate.from_bytes(half),)))
+
+
+def test_both_signatures_over_the_body_must_hold() -> None:
+    data = bytearray(GARBAGE)
+    data[_BODY_SIGNATURE_AT] ^= 1
+    with pytest.raises(SignerError, match=r"^blueprint: its Ed25519"):
+        checked(bytes(data))
+    data[_BODY_SIGNATURE_AT] ^= 1
+    data[_BODY_SIGNATURE_AT + 64] ^= 1
+    with pytest.raises(SignerError, match=r"^blueprint: its ML-DSA-65"):
+        checked(bytes(data))
+
+
+@pytest.mark.parametrize("key", [b"\0" * 32, b"\x01" + b"\0" * 31, b"\xec" + b"\xff" * 30 + b"\x7f", b"\xff" * 32])
+def test_key_that_binds_nobody_is_refused_when_it_is_loaded(key: bytes) -> None:
+    with pytest.raises(ChainError, match="public key"):
+        PublicKey(key, SIGNER.public.ml_dsa)
+    data = bytearray(certificate().data)
+    data[72 : 72 + 32] = key
+    with pytest.raises(ChainError, match="certificate: blueprint key"):
+        Certificate.from_bytes(bytes(data))
+    with pytest.raises(ChainError, match="expected 1952"):
+        PublicKey.from_bytes(SIGNER.public.data[: KEY_BYTES - 1])
+
+
+def test_certificate_has_one_spelling() -> None:
+    good = certificate().data
+    assert Certificate.from_bytes(good).data == good
+    for at, value in ((0, 0), (4, 2), (6, 2), (2056, 0), (2056 + 63, 65), (2056 + 8, 0)):
+        data = bytearray(good)
+        data[at] = value
+        if bytes(data) != good and at != 2056 + 8:
+            with pytest.raises(ChainError):
+                Certificate.from_bytes(bytes(data))
+    for fields in ({"label": ""}, {"label": "x" * 65}, {"label": "a\nb"}, {"from_s": -1}, {"from_s": NOW_S + YEAR_S}):
+        with pytest.raises(ChainError):
+            certificate(**fields)
+    assert certificates.CERTIFICATE_BYTES == 5493
+
+
+# --- what was taken back
+
+
+def test_what_was_revoked_is_refused() -> None:
+    data, (leaf, above) = kbp(certificates=(certs := chain())), certs
+    blueprint = checked(data)
+    for one in (leaf.id, above.id, SIGNER.public.id, MIDDLE.public.id, blueprint.id, hashlib.sha256(PAYLOAD).digest()):
+        with pytest.raises(RevokedError, match=one.hex()):
+            checked(data, policy(one))
+    assert checked(data, policy(b"x" * 32)).id == blueprint.id
+
+
+def test_list_of_revocations_has_a_time_and_a_root_of_its_own() -> None:
+    data = kbp()
+    with pytest.raises(StaleRevocations, match="expired"):
+        checked(data, policy(revocations=revocations(until_s=NOW_S)))
+    with pytest.raises(StaleRevocations, match="certificates lead to"):
+        checked(data, policy(revocations=revocations(root=OTHER)))
+
+
+def test_first_fault_is_the_one_that_is_told() -> None:
+    """Expired, revoked and with a false signature: each is told when the one before it is mended."""
+    late = (certificate(until_s=NOW_S),)
+    false = bytearray(kbp(certificates=late))
+    false[-1] ^= 1
+    gone = policy(SIGNER.public.id)
+    with pytest.raises(ExpiredError):
+        checked(bytes(false), gone)
+    with pytest.raises(RevokedError):
+        checked(bytes(false), replace(gone, now_s=NOW_S - 1))
+    with pytest.raises(SignerError):
+        checked(bytes(false), policy(now_s=NOW_S - 1))
+
+
+# --- kernels
+
+
+def located(*locators: Locator, payload: bytes = PAYLOAD, made: Body | None = None) -> bytes:
+    spelled = encode_body(body() if made is None else made)
+    header = Container.of_bytes(head_of(spelled, ())).header
+    block = sign(SIGNER, chain(), header, [hashlib.sha256(PAYLOAD).digest()])
+    head = bytearray(head_of(spelled, tuple(locators), block))
+    head[24:32] = len(payload).to_bytes(8, "little")
+    return bytes(head) + payload + block
+
+
+DIGEST = hashlib.sha256(PAYLOAD).digest()
+SIZE = len(PAYLOAD)
+
+
+@pytest.mark.parametrize("source", [Internal(), Disk("/opt/lib.so"), Remote("https://host.invalid/lib.so")])
+def test_kernel_may_be_anywhere(source: Source) -> None:
+    assert checked(located(Locator(DIGEST, source), payload=b"")).locators == (Locator(DIGEST, source),)
+
+
+@pytest.mark.parametrize(
+    ("locators", "payload", "error", "told"),
+    [
+        ((Locator(DIGEST, Inline(0, SIZE)),), PAYLOAD[:-1] + b"!", KernelError, "payload: is"),
+        ((Locator(DIGEST, Inline(0, SIZE)),), PAYLOAD + b"!", ContainerError, "1 bytes that no locator is about"),
+        ((Locator(DIGEST, Inline(1, SIZE)),), b"!" + PAYLOAD, ContainerError, "leaves bytes before it"),
+        ((Locator(DIGEST, Inline(0, SIZE + 1)),), PAYLOAD, ContainerError, "ends at"),
+        ((Locator(DIGEST, Inline(0, 2**30)),), PAYLOAD, ContainerError, "ends at"),
+        ((Locator(DIGEST, Internal()),), PAYLOAD, ContainerError, "no locator is about"),
+        (
+            (Locator(b"\0" * 32, Inline(0, 4)), Locator(b"\x01" * 32, Inline(2, 2))), b"abcd", ContainerError,
+            "overlaps",
+        ),
+        ((Locator(DIGEST, Internal()), Locator(DIGEST, Internal())), b"", ContainerError, "not above"),
+        ((Locator(b"\0" * 32, Internal()), Locator(DIGEST, Internal())), b"", KernelError, "located and not signed"),
+        ((), b"", KernelError, "signed and not located"),
+    ],
+)  # fmt: skip
+def test_bytes_that_are_not_where_they_are_said_to_be_are_refused(
+    locators: tuple[Locator, ...], payload: bytes, error: type[BlueprintError], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        checked(located(*locators, payload=payload))
+
+
+def test_kernels_of_the_body_are_those_that_are_signed() -> None:
+    other = b"another module"
+    with pytest.raises(KernelError, match="nothing says where"):
+        checked(of_bytes(encode_body(body(other))))
+    long = body()
+    lying = replace(long, modules=(replace(long.modules[0], length=1),))
+    with pytest.raises(KernelError, match=f"{SIZE} bytes inline, expected 1"):
+        checked(kbp(lying))
+
+
+def test_kernel_of_another_architecture_is_refused_whatever_its_source() -> None:
+    made = body()
+    with pytest.raises(KernelError, match="for architecture 'aarch64'"):
+        replace(made, modules=(replace(made.modules[0], architecture="aarch64-neon"),))
+    # and so in bytes that were signed all the same
+    spelled = encode_body(made).replace(b"\x0bx86_64-avx2\x05lib 1", b"\x0caarch64-neon\x05lib 1")
+    with pytest.raises(KernelError, match="for architecture 'aarch64'"):
+        checked(of_bytes(spelled))
+
+
+# --- lineage
+
+
+def test_lower_revision_is_refused_unless_that_is_allowed_and_told() -> None:
+    blueprint = checked(kbp())
+    assert check_lineage(blueprint, None, allow=False) is None
+    assert check_lineage(blueprint, Served(2, b"x" * 32), allow=False) is None
+    assert check_lineage(blueprint, Served(3, blueprint.id), allow=False) is None
+    for served, told in ((Served(4, b"x" * 32), "lower-revision"), (Served(3, b"x" * 32), "other-body")):
+        with pytest.raises(LineageError, match="revision 3"):
+            check_lineage(blueprint, served, allow=False)
+        assert check_lineage(blueprint, served, allow=True) == told
+
+
+def test_body_that_contradicts_itself_is_refused_after_its_signatures() -> None:
+    made = body()
+    spelled = bytearray(encode_body(made))
+    digest = made.plan[0].digest
+    spelled[spelled.index(digest)] ^= 1
+    with pytest.raises(BodyError, match=r"plan\[0\]: its digest is"):
+        checked(of_bytes(bytes(spelled)))
+
+
+def test_root_certifies_and_never_signs_in_its_own_name() -> None:
+    own = certify(
+        ROOT, ROOT.public, label="itself", from_s=NOW_S - 1, until_s=NOW_S + 1, may_certify=False, serial=b"s" * 16
+    )
+    assert checked(kbp(certificates=(own,), key=ROOT)).body == body()
+    with pytest.raises(ChainError, match="the signer is"):
+        kbp(certificates=(own,))

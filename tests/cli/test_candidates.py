@@ -1,0 +1,359 @@
+"""A candidate served: what it says is kept, or refused by its field."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mesh.cli import candidates, envelope
+from mesh.cli.candidates import spec_of_candidate
+from mesh.cli.envelope import Envelope
+from mesh.cli.specs import EngineSpec, GgufSpec, VllmSpec
+from mesh.cli.starting import start_engine
+from mesh.errors import CandidateError, EngineFailed, EngineUnavailable, EngineUnsupported, ModelFileError, UsageError
+from mesh.runtime.packing import pack
+from tests.runtime.conftest import MACOS, PARALLEL, VLLM, document, runtime_json
+from tests.support.candidates import SMOLLM2, bound, own_document, tiny_candidate, write_candidate
+
+
+def test_our_candidate_is_what_it_says(mesh) -> None:
+    result = mesh("runtime", "validate", SMOLLM2, "--launch", "--json")
+    assert result.code == 0
+    assert result.json["publication"] == [{"file": "release.json", "path": "", "fault": "missing"}]
+    said = own_document()
+    assert said["engine"]["distribution"]["payload_id"] == candidates.llama_payload()
+    assert bound(own_document()) == said
+
+
+def test_a_candidate_becomes_an_engine_with_its_limits(tmp_path: Path) -> None:
+    folder, models, value = tiny_candidate(tmp_path)
+    value["engine"]["arguments"] = ["-c", "2048", "-ctk", "f16", "-ctv", "f16", "-fa", "off", "-t", "2", "-ub", "32",
+                                    "--n-gpu-layers", "0"]  # fmt: skip
+    write_candidate(folder, value)
+    spec = spec_of_candidate(folder, models)
+    assert isinstance(spec, GgufSpec)
+    assert (spec.name, spec.slots, spec.context, spec.threads, spec.ubatch) == (value["id"], 2, 1024, 2, 32)
+    assert (spec.kv_type, spec.flash_attention) == ("f16", False)
+    assert spec.candidate is not None
+    assert (spec.candidate.logical_model, spec.candidate.queue) == ("smollm2-135m", 14)
+    assert spec.candidate.payload == candidates.llama_payload()
+    assert spec.candidate.envelope == Envelope(1 << 30, 0, 0, 300)
+    packed = pack(folder, tmp_path / "p.letsinfer")
+    of_pack = spec_of_candidate(tmp_path / "p.letsinfer", models)
+    assert of_pack == spec
+    assert spec.candidate.runtime_digest == packed.descriptor.digest
+
+
+def test_a_served_candidate_stands_in_its_settings_and_is_held_to_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, models, value = tiny_candidate(tmp_path)
+    value["container"]["runtime_min_available_gib"] = 1
+    packed = pack(write_candidate(folder, value), tmp_path / "p.letsinfer")
+
+    async def run() -> None:
+        engine: Any = await start_engine(spec_of_candidate(folder, models))
+        try:
+            assert (engine.recipe_id, engine.context_tokens) == (value["id"], 1024)
+            assert engine.settings["candidate"] == {
+                "id": value["id"], "version": "0.1.0", "runtime": f"sha256:{packed.descriptor.digest}",
+                "payload": candidates.llama_payload(),
+            }  # fmt: skip
+            recipe = engine.identity.recipe
+            assert (recipe.recipe_id, recipe.recipe_version) == (value["id"], "0.1.0")
+            assert engine.identity.artifact.content_digest == value["artifacts"][0]["sha256"]
+            await held_to_memory(engine)
+        finally:
+            await engine.close()
+
+    async def held_to_memory(engine: Any) -> None:
+        monkeypatch.setattr(envelope, "memory_bytes", lambda name: 1 << 29)
+        with pytest.raises(EngineUnavailable, match=r"container\.runtime_min_available_gib: 1 GiB, here are 0\.5 GiB"):
+            await engine.ready()
+        monkeypatch.setattr(envelope, "memory_bytes", lambda name: None)  # nobody can say
+        await engine.ready()
+        monkeypatch.setattr(envelope, "resident_bytes", lambda pid: 2 << 30)
+        with pytest.raises(EngineUnavailable, match=r"container\.memory_bytes: 1073741824, and it takes 2147483648"):
+            await engine.ready()
+
+    asyncio.run(run())
+
+
+def refused(folder: Path, models: Path) -> str:
+    with pytest.raises((EngineUnsupported, CandidateError)) as caught:
+        spec_of_candidate(folder, models)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "expected"),
+    [
+        ("engine/arguments", ["--mlock"], "engine.arguments[0]: '--mlock': nothing that the llama.cpp inside"),
+        ("engine/arguments", ["--ctx-size", "many"], "engine.arguments[0]: --ctx-size: expected a number"),
+        ("engine/arguments", ["--ctx-size"], "engine.arguments[0]: --ctx-size: expected a number, got ''"),
+        ("engine/arguments", ["--ctx-size", "512"], "serving.max_context_tokens: 1024, and --ctx-size is 512"),
+        ("engine/arguments", ["--parallel", "1"], "serving.max_active_requests: 2, and --parallel is 1"),
+        ("engine/arguments", ["-ngl", "99"], "--n-gpu-layers: the llama.cpp inside has no GPU"),
+        ("engine/arguments", ["-fa", "auto"], "-fa: expected on or off, got 'auto'"),
+        ("engine/arguments", ["-ctk", "q8_0"], "--cache-type-k and --cache-type-v: expected both"),
+        ("engine/arguments", ["-ctk", "q3"], "-ctk: expected q8_0, f16, f32"),
+        ("engine/environment", {"GGML_X": "1"}, "engine.environment.GGML_X: the llama.cpp inside reads no variables"),
+        ("target/accelerator/vendor", "nvidia", "target.accelerator: nvidia/"),
+        ("target/memory/minimum_total_gib", 1 << 20, "target.memory.minimum_total_gib: 1048576 GiB, here are"),
+        ("container/cpuset_cpus", "0-1", "container.cpuset_cpus"),
+        ("container/other", 1, "would not launch: container.other: unknown field"),
+        ("engine/distribution/bundle_id", "ai.other.app", "engine.distribution.kind: embedded-application: the llama"),
+        ("engine/distribution/minimum_version", "99.0.0", "engine.distribution.minimum_version: 99.0.0, this is"),
+        ("engine/distribution/payload_id", "sha256:" + "0" * 64, "engine.distribution.payload_id: sha256:000"),
+        ("engine/id", "tgi", "engine.id: 'tgi': no such engine runs here"),
+    ],
+)  # fmt: skip
+def test_what_would_not_be_kept_is_refused_by_its_field(path: str, new: Any, expected: str, tmp_path: Path) -> None:
+    folder, models, value = tiny_candidate(tmp_path)
+    *parents, last = path.split("/")
+    at = value
+    for step in parents:
+        at = at[step]
+    at[last] = new
+    assert expected in refused(write_candidate(folder, bound(value)), models)
+
+
+def test_candidates_of_others_are_refused_by_what_this_machine_is(tmp_path: Path) -> None:
+    for name in (MACOS, PARALLEL):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "runtime.json").write_bytes(runtime_json(name))
+        assert "cannot run here: target.p" in refused(folder, tmp_path)
+
+
+def test_models_are_found_below_their_folder_and_held_to_their_pins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, models, value = tiny_candidate(tmp_path)
+    monkeypatch.setenv("LETSINFER_HOME", str(tmp_path))
+    spec = spec_of_candidate(folder, None)
+    assert spec == spec_of_candidate(folder, models)
+    monkeypatch.delenv("LETSINFER_HOME")
+    with pytest.raises(UsageError, match="--models says where"):
+        spec_of_candidate(folder, None)
+    with pytest.raises(ModelFileError, match="artifact 'model': not at"):
+        spec_of_candidate(folder, tmp_path / "elsewhere")
+    assert isinstance(spec, GgufSpec)
+    seen: list[tuple[int, int]] = []
+    assert spec.candidate is not None
+    spec.candidate.check(lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (value["artifacts"][0]["bytes"],) * 2
+    data = bytearray(spec.path.read_bytes())
+    data[-1] ^= 1
+    spec.path.write_bytes(data)
+    with pytest.raises(ModelFileError, match=r"artifact 'model': sha256 is .*, expected"):
+        asyncio.run(start_engine(spec))
+    spec.path.write_bytes(data + b"x")
+    with pytest.raises(ModelFileError, match="bytes, expected"):
+        asyncio.run(start_engine(spec))
+
+
+def test_a_start_is_held_to_memory_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, models, value = tiny_candidate(tmp_path)
+    value["container"]["min_available_gib"] = 1 << 20
+    with pytest.raises(EngineUnsupported, match=r"container\.min_available_gib: 1048576 GiB, here are"):
+        asyncio.run(start_engine(spec_of_candidate(write_candidate(folder, value), models)))
+    value["container"].update(min_available_gib=0, startup_timeout_seconds=1)
+    spec = spec_of_candidate(write_candidate(folder, value), models)
+
+    async def never(*_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("mesh.engine.gguf.GgufEngine.start", never)
+    with pytest.raises(EngineFailed, match=r"container\.startup_timeout_seconds: not ready in 1 s"):
+        asyncio.run(start_engine(spec))
+
+
+def vllm(tmp_path: Path, **changes: Any) -> tuple[Path, Path, dict[str, Any]]:
+    """A published candidate of vLLM, made for the processor of this machine."""
+    value = document(VLLM)
+    value["target"]["platform"] = f"linux/{candidates.machine()}"
+    value["target"]["accelerator"].update(vendor="cpu", architecture="any")
+    value["target"]["memory"]["minimum_total_gib"] = 1
+    for path, new in changes.items():
+        value["engine"][path] = new
+    models = tmp_path / "models"
+    for artifact in value["artifacts"]:
+        name = artifact["uri"].removeprefix("hf://").lower().replace("/", "--")
+        (models / name / artifact["revision"]).mkdir(parents=True, exist_ok=True)
+    return write_candidate(tmp_path / "candidate", value), models, value
+
+
+def test_a_candidate_of_vllm_becomes_a_server_of_our_own(tmp_path: Path) -> None:
+    folder, models, value = vllm(tmp_path, environment={"VLLM_MARLIN_USE_ATOMIC_ADD": "1"})
+    spec = spec_of_candidate(folder, models, executable="/opt/vllm")
+    assert isinstance(spec, VllmSpec)
+    assert (spec.name, spec.slots, spec.start_s, spec.device) == (value["id"], 48, 3600, "cpu")
+    assert spec.executable == "/opt/vllm"
+    assert spec.environment == (("VLLM_MARLIN_USE_ATOMIC_ADD", "1"),)
+    draft = models / "nvidia--nvidia-nemotron-3.5-lightning-30b-a3b-nvfp4-dspark" / value["artifacts"][1]["revision"]
+    assert list(spec.flags) == [
+        str(draft) if flag == "${artifact:draft}" else flag for flag in value["engine"]["arguments"]
+    ]
+    assert spec.candidate is not None
+    assert spec.candidate.payload == f"told:{value['engine']['distribution']['payload_id']}"
+    spec.candidate.check(None)
+
+
+def test_settings_of_vllm_hold_the_candidate() -> None:
+    from mesh.engine.vllm_described import ServerFacts, VllmConfig, settings
+
+    facts = ServerFacts("0.32.0", "m", None, 4096, {}, None)
+    told = {"id": "x", "version": "1.0.0", "runtime": "sha256:00", "payload": "told:sha256:00"}
+    common: dict[str, Any] = {
+        "quantization": None, "tokenizer": None, "template": None, "probe": None, "logprobs": "raw"
+    }  # fmt: skip
+    assert settings(facts, VllmConfig("http://h", candidate=told), **common)["candidate"] == told
+    assert "candidate" not in settings(facts, VllmConfig("http://h"), **common)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"arguments": ["--port", "1"]}, "engine.arguments: vllm: flag --port is refused"),
+        ({"arguments": ["--served-model", "x"]}, "engine.arguments: vllm: flag --served-model (short for"),
+        ({"environment": {"LD_PRELOAD": "x"}}, "engine.environment.LD_PRELOAD: set by whoever runs it"),
+        ({"environment": {"PATH": "x"}}, "engine.environment.PATH: set by whoever runs it"),
+    ],
+)
+def test_what_the_mesh_sets_itself_is_protected(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    folder, models, _ = vllm(tmp_path, **changes)
+    assert expected in refused(folder, models)
+
+
+def test_cards_that_are_not_here_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, models, value = vllm(tmp_path)
+    value["target"]["accelerator"]["vendor"] = "nvidia"
+    monkeypatch.setattr(candidates, "nvidia_cards", lambda: 0)
+    assert "target.accelerator.count: 1, here are 0" in refused(write_candidate(folder, value), models)
+    value["target"]["accelerator"]["vendor"] = "acme"
+    assert "target.accelerator.vendor: 'acme', expected one of" in refused(write_candidate(folder, value), models)
+
+
+def test_a_snapshot_is_held_to_what_its_client_wrote_down(tmp_path: Path) -> None:
+    import hashlib
+
+    folder, models, value = vllm(tmp_path)
+    artifact = value["artifacts"][0]
+    snapshot = models / "nvidia--nvidia-nemotron-3.5-lightning-30b-a3b-nvfp4" / artifact["revision"]
+    notes = snapshot / ".cache" / "huggingface" / "download"
+    notes.mkdir(parents=True)
+    (snapshot / "model.safetensors").write_bytes(b"weights")
+    note = notes / "model.safetensors.metadata"
+    good = hashlib.sha256(b"weights").hexdigest()
+    note.write_text(f"{artifact['revision']}\n{good}\n1.5\n")
+    (notes / "gone.metadata").write_text("x")
+    spec = spec_of_candidate(folder, models)
+    assert isinstance(spec, VllmSpec)
+    assert spec.candidate is not None
+    spec.candidate.check(None)
+    note.write_text(f"{artifact['revision']}\n{'0' * 64}\n1.5\n")
+    with pytest.raises(ModelFileError, match=r"artifact 'model': model\.safetensors: sha256 is"):
+        spec.candidate.check(None)
+    note.write_text(f"{'0' * 40}\n{good}\n1.5\n")
+    with pytest.raises(ModelFileError, match="is of revision '0000"):
+        spec.candidate.check(None)
+
+
+def test_serve_takes_a_candidate_by_flag_subcommand_and_file(mesh, tmp_path: Path) -> None:
+    folder, models, value = tiny_candidate(tmp_path)
+    expected = [(f"{value['id']}", ["smollm2-135m"], [])]
+
+    def served(*argv: Any) -> list[tuple[str, list[str], list[str]]]:
+        result = mesh(*argv, "--check", "--json")
+        assert result.code == 0, result
+        return [(one["name"], one["aliases"], one["faults"]) for one in result.json["backends"]]
+
+    state = ("--state", tmp_path / "state")
+    assert served("serve", "--runtime", folder, "--models", models, *state) == expected
+    assert served("runtime", "serve", folder, "--models", models, *state) == expected
+    config = tmp_path / "mesh.toml"
+    config.write_text('[[backend]]\nkind = "runtime"\npath = "candidate"\nmodels = "models"\naliases = ["chat"]\n')
+    assert served("serve", "--config", config) == [(value["id"], ["smollm2-135m", "chat"], [])]
+    assert mesh("serve", "--runtime", folder, "--models", models, "--name", "x").code == 2
+    assert mesh("serve", "--runtime", folder, "--models", models, "--slots", "2").code == 2
+    assert mesh("serve", "--runtime", folder, "--models", models, "--vllm-executable", "x").code == 2
+
+
+def test_a_candidates_queue_is_kept(tmp_path: Path) -> None:
+    from mesh.cli.serve import _of_candidate
+
+    folder, models, _ = tiny_candidate(tmp_path)
+    spec: EngineSpec = spec_of_candidate(folder, models)
+    assert _of_candidate(spec, ("a",), None) == (("smollm2-135m", "a"), 14)
+    assert _of_candidate(spec, (), 3) == (("smollm2-135m",), 3)
+    assert _of_candidate(spec, (), 100) == (("smollm2-135m",), 14)
+
+
+def test_memory_figures_are_the_kernels(tmp_path: Path) -> None:
+    import os
+
+    total, available = envelope.memory_bytes("MemTotal"), envelope.memory_bytes("MemAvailable")
+    assert total is not None
+    assert available is not None
+    assert 0 < available < total
+    assert envelope.memory_bytes("NoSuchLine") is None
+    assert (envelope.resident_bytes(os.getpid()) or 0) > 1 << 20
+    assert envelope.resident_bytes(2**22 + 1) is None
+    assert Envelope(1, 0, 0, 1).refusal(None) is None
+    assert json.dumps(Envelope(1, 0, 0, 1).refusal(os.getpid()))
+
+
+FAKE = """
+import asyncio, json, os, sys
+sys.path.insert(0, {root!r})
+from tests.support.fake_vllm import running
+at = sys.argv.index
+async def main():
+    with open({seen!r}, "w") as file:
+        json.dump([sys.argv[1:], os.environ.get("VLLM_FROM_CANDIDATE")], file)
+    name = sys.argv[at("--served-model-name") + 1]
+    async with running(port=int(sys.argv[at("--port") + 1]), name=name, root=sys.argv[2], counts_cached=True):
+        await asyncio.get_running_loop().create_future()
+asyncio.run(main())
+"""
+
+
+def test_a_candidate_of_vllm_is_served_as_it_says(tmp_path: Path) -> None:
+    from tests.support.vllm_folder import write_model_folder
+
+    folder, models, value = vllm(
+        tmp_path, arguments=["--max-model-len", "64", "--seed", "42042"], environment={"VLLM_FROM_CANDIDATE": "yes"}
+    )
+    value["serving"].update(max_active_requests=2, max_context_tokens=64)
+    value["container"].update(min_available_gib=0, runtime_min_available_gib=0)
+    artifact = value["artifacts"][0]
+    weights = models / artifact["uri"].removeprefix("hf://").lower().replace("/", "--") / artifact["revision"]
+    write_model_folder(weights)
+    program = tmp_path / "vllm"
+    root = str(Path(__file__).parents[2])
+    program.write_text(f"#!{sys.executable}\n" + FAKE.format(root=root, seen=str(tmp_path / "seen")))
+    program.chmod(0o755)
+    spec = spec_of_candidate(write_candidate(folder, value), models, executable=str(program))
+
+    async def run() -> dict[str, Any]:
+        engine = await start_engine(spec)
+        try:
+            await engine.ready()
+            assert (engine.recipe_id, engine.slots) == (value["id"], 2)
+            told: dict[str, Any] = engine.settings["candidate"]
+            return told
+        finally:
+            await engine.close()
+
+    told = asyncio.run(run())
+    assert (told["id"], told["payload"]) == (value["id"], f"told:{value['engine']['distribution']['payload_id']}")
+    argv, variable = json.loads((tmp_path / "seen").read_bytes())
+    assert argv[:2] == ["serve", str(weights)]
+    assert argv[-4:] == ["--max-model-len", "64", "--seed", "42042"]
+    assert variable == "yes"
