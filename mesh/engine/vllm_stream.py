@@ -206,15 +206,15 @@ def read_prompt_logprobs(answer: dict[str, Any], length: int) -> list[tuple[tupl
     first, two at least. Raises EngineFailed for what does not fit the prompt."""
     entries = answer["choices"][0].get("prompt_logprobs")
     if type(entries) is not list or len(entries) != length:
-        _fail("prompt_logprobs that do not fit the prompt")
+        refuse("prompt_logprobs that do not fit the prompt")
     ranked: list[tuple[tuple[int, float], ...]] = []
     for entry in entries[1:]:
         try:
             pairs = [(int(key), value["logprob"]) for key, value in entry.items()]
         except (AttributeError, ValueError, TypeError, KeyError):
-            _fail("prompt_logprobs that are not by token id")
+            refuse("prompt_logprobs that are not by token id")
         if len(pairs) < 2 or not all(_is_finite(value) for _, value in pairs):
-            _fail("prompt_logprobs that are not two numbers or more")
+            refuse("prompt_logprobs that are not two numbers or more")
         ranked.append(tuple(sorted(pairs, key=lambda pair: (-pair[1], pair[0]))))
     return ranked
 
