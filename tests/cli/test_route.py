@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.engines import add_engine_flags, spec_of
-from mesh.cli.serve import _backend_spec
+from mesh.cli.serve import backend_spec
 from mesh.cli.specs import VllmSpec
 from mesh.gateway.config import MeshConfig
 from tests.support.vllm_route import MATRIX, Halves, write_halves
@@ -54,6 +54,7 @@ def told(url: str, halves: Halves) -> tuple[object, ...]:
     return ("--vllm", url, "--weights", halves.whole, "--dtype", "float32", "--device", "cpu")
 
 
+@pytest.mark.deep
 def test_route_is_looked_at_certified_and_listed(mesh, url, unsplit, halves, tmp_path):
     state = ("--state", tmp_path / "state")
     result = mesh("route", "check", *told(url, halves))
@@ -80,6 +81,7 @@ def test_route_is_looked_at_certified_and_listed(mesh, url, unsplit, halves, tmp
     )
 
 
+@pytest.mark.deep
 def test_route_that_is_not_one_model_is_refused_by_every_reason(mesh, url, halves, reported, tmp_path):
     off = write_halves(tmp_path / "off", off=MATRIX)
     reports = [halves.reports()[0], off.reports()[1] | {"address": "10.211.0.1"}]
@@ -123,4 +125,4 @@ def test_route_is_told_in_flags_and_in_a_file(tmp_path):
     flagged = spec_of(parser.parse_args(["--vllm", "http://127.0.0.1:1", "--weights", str(tmp_path / "m"), "--route"]))
     assert isinstance(flagged, VllmSpec)
     assert flagged.route
-    assert _backend_spec(backend, tmp_path) == flagged
+    assert backend_spec(backend, tmp_path) == flagged

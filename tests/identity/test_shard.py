@@ -375,3 +375,14 @@ def test_what_strangers_write_is_shown_shortly_and_plainly():
     assert shown("a" * 81) == repr("a" * 80 + "...")
     assert shown("\x1b[31mé") == "'\\x1b[31m\\xe9'"
     assert shown("é") == "'é'"
+
+
+def test_layers_of_a_shard_are_looked_at_however_it_is_made():
+    one = identity()
+    for start, end in ((-1, 2), (0, 0), (True, 2), (0, 2.0)):
+        with pytest.raises(SchemaError):
+            ShardIdentity(one.artifact, one.recipe, start, end)
+    assert ShardIdentity(one.artifact, one.recipe, 0, 1).shard_end == 1
+    for start, end in ((2, 1), (1, 1), (0, 5)):
+        with pytest.raises(LayerError):
+            ShardIdentity(one.artifact, one.recipe, start, end)
