@@ -34,6 +34,7 @@ def good() -> Iterator[tuple[str, Map, str]]:
     yield "part", identity(shard_start=1, shard_end=2), "A host that has the whole file and computes one layer of it."
     yield "cut", cut(1, 3), "A cut has the digests of the whole that it was cut from."
     yield "cut-part", cut(1, 4, shard_end=2), "A host need not compute all that its cut holds."
+    yield "cut-tail", cut(0, 4, shard_start=2), "A host need not begin where its cut does."
     yield (
         "renamed",
         identity(recipe__recipe_id="x", recipe__recipe_version="y", recipe__catalogue_version="z"),

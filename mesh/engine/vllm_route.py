@@ -21,7 +21,7 @@ from mesh.identity.derived import listed_digest, pinned
 from mesh.identity.mismatch import ARTIFACT, RANGE, Mismatch, listed
 from mesh.identity.safetensors import layer_of, layers_of
 from mesh.identity.shard import ShardIdentity
-from mesh.identity.shard_route import ShardRoute
+from mesh.identity.shard_route import MAX_SHARDS, ShardRoute
 
 _HEX64: Final = 64
 _MOST_SHOWN: Final = 3  # tensors named in one reason
@@ -94,6 +94,10 @@ def read_route(
     and `tensors` gives the digests of what it holds. Raises EngineUnsupported for answers that cannot be used, and
     RouteIncompatible with every reason why this may not be used."""
     reports = sorted(map(RankReport.of, told), key=lambda report: (report.layers, report.rank))
+    if len(reports) > MAX_SHARDS:
+        raise EngineUnsupported(
+            f"vllm server: {len(reports)} ranks, expected at most {MAX_SHARDS} for a route of shards"
+        )
     split = max((report.tensor_parallel for report in reports), default=1)
     if split != 1:
         raise EngineUnsupported(f"vllm server: it splits tensors {split} ways: a route of shards is split by layers")

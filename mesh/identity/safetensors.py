@@ -17,7 +17,7 @@ from mesh.identity.files import open_regular
 
 MAX_HEADER_BYTES: Final = 100_000_000  # the format's own bound
 _LENGTH_BYTES: Final = 8
-_BUFFER_BYTES: Final = 1 << 20
+_BUFFER_BYTES: Final = 1_048_576
 _LAYER = re.compile(r"(?:^|\.)([0-9]{1,5})(?=\.)")
 
 
@@ -34,6 +34,20 @@ def tensor_digests(files: Mapping[str, Path]) -> dict[str, str]:
                     raise ModelFileError(f"{name}: tensor {tensor[:80]!a} is in another file too")
                 digests[tensor] = _digest(file, kind, start, end, name)
     return digests
+
+
+def tensor_shapes(files: Mapping[str, Path]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The type, as the file spells it, and the shape of each tensor in the `.safetensors` among `files`; no tensor is
+    read. Raises ModelFileError where a file is malformed or a tensor is there twice, OSError."""
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name in sorted(name for name in files if name.endswith(".safetensors")):
+        with open_regular(files[name]) as file:
+            for tensor, (spelled, _, _) in _header(file, name).items():
+                if tensor in shapes:
+                    raise ModelFileError(f"{name}: tensor {tensor[:80]!a} is in another file too")
+                kind, shape = json.loads(spelled)
+                shapes[tensor] = (kind, tuple(shape))
+    return shapes
 
 
 def layer_of(tensor: str) -> int | None:
@@ -68,11 +82,13 @@ def _header(file: BinaryIO, name: str) -> dict[str, tuple[bytes, int, int]]:
 
 def _place(entry: Any, tensor: str, name: str, data: int, size: int) -> tuple[bytes, int, int]:
     fields = entry if isinstance(entry, dict) else {}
-    kind, shape, place = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
-    offsets = place if _counts(place) and len(place) == 2 else [1, 0]
-    if not isinstance(kind, str) or not _counts(shape) or not offsets[0] <= offsets[1] <= size - data:
-        raise ModelFileError(f"{name}: tensor {tensor[:80]!a}: expected a type, a shape and its place within the file")
-    return json.dumps([kind, shape], separators=(",", ":")).encode() + b"\n", data + offsets[0], data + offsets[1]
+    kind, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
+    if isinstance(kind, str) and _counts(shape) and _counts(offsets) and len(offsets) == 2:
+        start, end = offsets
+        if start <= end <= size - data:
+            spelled = json.dumps([kind, shape], separators=(",", ":")).encode() + b"\n"
+            return spelled, data + start, data + end
+    raise ModelFileError(f"{name}: tensor {tensor[:80]!a}: expected a type, a shape and its place within the file")
 
 
 def _counts(value: Any) -> TypeGuard[list[int]]:

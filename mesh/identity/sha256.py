@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 
 from mesh.identity.files import open_regular
 
-_BUFFER_BYTES: Final = 1 << 20
+_BUFFER_BYTES: Final = 1_048_576
 
 
 def sha256_listing(files: Mapping[str, Path]) -> list[list[str]]:

@@ -11,6 +11,7 @@ from mesh.identity.route import check_route
 from mesh.identity.shard import ShardIdentity
 from mesh.schema.ids import ContentId
 
+MAX_SHARDS: Final = 128  # so that the document stays within what a gateway hands out
 NODES: Final = "nodes"
 REPEATED_NODE: Final = "repeated-node"
 
@@ -47,7 +48,7 @@ class ShardRoute:
 
     def mismatches(self, whole: ShardIdentity) -> tuple[Mismatch, ...]:
         """Every reason why this may not compute the model that `whole` is; none where it may."""
-        held = [one for i, shard in enumerate(self.shards[:1]) for one in explain(whole, shard, shard_index=i)]
+        held = explain(whole, self.shards[0], shard_index=0) if self.shards else ()
         return (*held, *check_route(self.shards), *self._hosts())
 
     def _hosts(self) -> list[Mismatch]:

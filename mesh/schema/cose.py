@@ -128,7 +128,8 @@ def _holds_tag(value: Any) -> bool:
 
 
 def _bstr_head(data: bytes) -> bytes:
-    return _head(0x40, len(data))
+    size = len(data)
+    return _SHORT_HEADS[size] if size < 0x100 else _head(0x40, size)
 
 
 def _head(major: int, size: int) -> bytes:
@@ -138,3 +139,6 @@ def _head(major: int, size: int) -> bytes:
     if size < 0x100:
         return bytes((major | 0x18, size))
     return bytes((major | 0x19, size >> 8, size & 0xFF))
+
+
+_SHORT_HEADS = tuple(_head(0x40, size) for size in range(0x100))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta
 
 from mesh.schema.limits import MAX_SOURCES
-from mesh.schema.value import Id16, Name, Token, UInt, Value
+from mesh.schema.value import Id16, Token, UInt, Value, check_known_name, remembered
 
 Basis = Literal["measured", "allocated", "modelled", "unresolved", "absent"]
 # From the strongest claim to none. A serve on several domains has the weakest basis among them.
@@ -17,14 +17,20 @@ WITHOUT_FIGURE = frozenset({"unresolved", "absent"})
 # A sharing rule and its version: `equal/1`.
 Rule = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9._-]{0,53}[a-z0-9])?/[1-9][0-9]{0,3}\Z")]
 
+_check_rule = remembered(Rule)
+
 
 class EnergySource(Value):
     """One meter domain's share. `uj` microjoules; `resolution_ns` the observed update interval of its counter."""
 
-    domain: Name
-    method: Name
+    domain: str
+    method: str
     uj: UInt
     resolution_ns: UInt
+
+    def __post_init__(self) -> None:
+        check_known_name(self.domain, "domain")
+        check_known_name(self.method, "method")
 
 
 class Energy(Value):
@@ -38,7 +44,7 @@ class Energy(Value):
     sources: Annotated[list[EnergySource], Meta(max_length=MAX_SOURCES)]
     span_ns: UInt | None = None
     uj: UInt | None = None
-    rule: Rule | None = None
+    rule: str | None = None
     window_uj: UInt | None = None
     peak_sharers: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     covered_ns: UInt | None = None
@@ -47,6 +53,8 @@ class Energy(Value):
 
     def __post_init__(self) -> None:
         uj, basis = self.uj, self.basis
+        if self.rule is not None:
+            _check_rule(self.rule, "rule")
         if basis in WITHOUT_FIGURE:
             if uj is not None:
                 raise ValueError(f"uj must be absent where basis is {basis}")

@@ -9,7 +9,7 @@ from typing import Literal
 from mesh.schema.energy import Energy
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import ServeOutcome
-from mesh.schema.value import Digest, FidelityLevel, Id16, MaxTokens, Name, UInt, Value
+from mesh.schema.value import Digest, FidelityLevel, Id16, MaxTokens, UInt, Value, check_known_name
 
 VERSION = "mesh/1"
 
@@ -22,7 +22,7 @@ class EngineBlock(Value):
     """What ran, as its gateway knew it before the serve. `deterministic` is the claim that replay holds it to."""
 
     backend_id: str
-    recipe_id: Name
+    recipe_id: str
     fidelity: FidelityLevel
     deterministic: bool
     settings_digest: Digest
@@ -37,6 +37,7 @@ class EngineBlock(Value):
 
     def __post_init__(self) -> None:
         check_backend_id(self.backend_id)
+        check_known_name(self.recipe_id, "recipe_id")
 
 
 # One engine's receipts all have the same.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated, Any, Self, cast, dataclass_transform
 
 import msgspec
@@ -121,6 +123,26 @@ def fits(text: object, kind: Any) -> bool:
     except msgspec.ValidationError:
         return False
     return True
+
+
+def remembered(kind: Any) -> Callable[[str, str], None]:
+    """A check of text by its kind and the name of its field, for a `__post_init__`: the field itself is then `str`. To
+    match a pattern takes longer than to convert the rest of a small map, and the same few names come with every receipt
+    of one engine. The check raises ValueError."""
+
+    @lru_cache(maxsize=1024)
+    def check(text: str, field: str) -> None:
+        try:
+            msgspec.convert(text, kind)
+        except msgspec.ValidationError as e:
+            raise ValueError(f"{field}: {explain(e)}") from None
+        except UnicodeEncodeError as e:
+            raise ValueError(f"{field}: text is not valid unicode: {e.reason}") from None
+
+    return check
+
+
+check_known_name = remembered(Name)
 
 
 def check_name(name: str, of: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from mesh.cli.main import parser
 
-MAX_COLUMNS = 104  # where argparse breaks no line: a group of flags of which one is taken
+MAX_COLUMNS = 100
 
 
 def walk(words: tuple[str, ...], at: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:

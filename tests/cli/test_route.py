@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -8,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from mesh.cli.engines import add_engine_flags, spec_of
+from mesh.cli.serve import backend_spec
+from mesh.cli.specs import VllmSpec
+from mesh.gateway.config import MeshConfig
 from tests.support.vllm_route import MATRIX, Halves, write_halves
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +54,7 @@ def told(url: str, halves: Halves) -> tuple[object, ...]:
     return ("--vllm", url, "--weights", halves.whole, "--dtype", "float32", "--device", "cpu")
 
 
+@pytest.mark.deep
 def test_route_is_looked_at_certified_and_listed(mesh, url, unsplit, halves, tmp_path):
     state = ("--state", tmp_path / "state")
     result = mesh("route", "check", *told(url, halves))
@@ -75,6 +81,7 @@ def test_route_is_looked_at_certified_and_listed(mesh, url, unsplit, halves, tmp
     )
 
 
+@pytest.mark.deep
 def test_route_that_is_not_one_model_is_refused_by_every_reason(mesh, url, halves, reported, tmp_path):
     off = write_halves(tmp_path / "off", off=MATRIX)
     reports = [halves.reports()[0], off.reports()[1] | {"address": "10.211.0.1"}]
@@ -107,3 +114,15 @@ def test_what_is_no_route_is_wrong_usage(mesh, words, said):
     result = mesh(*words)
     assert result.code == 2
     assert said in result.err
+
+
+def test_route_is_told_in_flags_and_in_a_file(tmp_path):
+    path = tmp_path / "mesh.toml"
+    path.write_text('[[backend]]\nkind = "vllm"\nurl = "http://127.0.0.1:1"\nweights = "m"\nroute = true\n')
+    (backend,) = MeshConfig.load(path).backend
+    parser = argparse.ArgumentParser()
+    add_engine_flags(parser)
+    flagged = spec_of(parser.parse_args(["--vllm", "http://127.0.0.1:1", "--weights", str(tmp_path / "m"), "--route"]))
+    assert isinstance(flagged, VllmSpec)
+    assert flagged.route
+    assert backend_spec(backend, tmp_path) == flagged

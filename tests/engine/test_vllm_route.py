@@ -142,6 +142,11 @@ def test_server_that_splits_tensors_is_no_route_of_layers(halves):
         read(told, halves)
 
 
+def test_more_hosts_than_a_document_holds_are_refused(halves):
+    with pytest.raises(EngineUnsupported, match="129 ranks, expected at most 128"):
+        read(halves.reports()[:1] * 129, halves)
+
+
 def test_folder_that_a_host_cannot_read_is_told(halves):
     told = halves.reports()
     told[1] = {"rank": 1, "fault": "model.safetensors: its header is not JSON"}

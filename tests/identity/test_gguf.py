@@ -203,6 +203,7 @@ def test_block_count_allows_pruned_and_look_ahead_layers(present: list[int]) -> 
         ([array("a", STRING, ["x"], count=2**60)], "count of a", "expected at most 4000000"),
         ([array("a", STRING, ["x"], count=1000)], "a", "8000 bytes declared, file has"),
         ([string("a") + struct.pack("<IIQQ", ARRAY, STRING, 1, 2**63)], "a[0]", "length 9223372036854775808"),
+        ([string("a") + struct.pack("<IQ", STRING, 2**40)], "length of a", "1099511627776, expected at most 16777216"),
         ([string("a") + struct.pack("<IIQ", ARRAY, ARRAY, 0)], "a", "array of arrays"),
         ([string("a") + struct.pack("<IIQ", ARRAY, 77, 0)], "a", "element kind 77"),
         ([pair("general.alignment", U32, 0)], "general.alignment", "expected 1 to"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ def test_large_tensors_are_read_to_their_end(tmp_path):
         ({"one": {**ONE, "shape": [True]}}, "tensor 'one'"),
         ({"one": {**ONE, "shape": "2"}}, "tensor 'one'"),
         ({"one": {**ONE, "data_offsets": [0]}}, "tensor 'one'"),
+        ({"one": {**ONE, "data_offsets": [0, 8, 8]}}, "tensor 'one'"),
         ({"one": {**ONE, "data_offsets": [8, 0]}}, "tensor 'one'"),
         ({"one": {**ONE, "data_offsets": [0, 9]}}, "tensor 'one'"),
     ],
@@ -82,6 +84,15 @@ def test_header_that_the_file_does_not_hold_is_refused(tmp_path, raw):
     path.write_bytes(raw)
     with pytest.raises(ModelFileError, match="its header is"):
         tensor_digests({path.name: path})
+
+
+def test_header_of_the_formats_own_bound_is_read_and_none_beyond(tmp_path):
+    path = tmp_path / "a.safetensors"
+    for length, words in ((100_000_000, "its header is not JSON"), (100_000_001, "its header is 100000001 bytes")):
+        path.write_bytes(struct.pack("<Q", length) + b"no")
+        os.truncate(path, 8 + length)  # the rest takes no room
+        with pytest.raises(ModelFileError, match=words):
+            tensor_digests({path.name: path})
 
 
 def test_tensor_in_two_files_is_refused(tmp_path):

@@ -9,6 +9,7 @@ from mesh.errors import EncodingError, FingerprintError, LayerError, MeshError, 
 from mesh.identity.artifact import ArtifactIdentity, DerivativeBinding
 from mesh.identity.canonical_json import canonical_sha256, domain_sha256
 from mesh.identity.document import MAX_DOCUMENT_BYTES
+from mesh.identity.fields import shown
 from mesh.identity.fingerprint import CompatibilityFingerprint
 from mesh.identity.recipe import LABELS, RECIPE_AXES, RuntimeRecipe
 from mesh.identity.shard import ShardIdentity
@@ -94,6 +95,7 @@ def test_layers_are_no_part_of_the_fingerprint():
 
 def test_a_cut_has_the_identity_of_the_whole():
     assert cut(0, 2).fingerprint == cut(2, 4).fingerprint == identity().fingerprint
+    assert cut(0, 4, shard_start=2).fingerprint == cut(0, 4, shard_end=2).fingerprint == identity().fingerprint
     assert cut(0, 2).artifact.source_digest == WHOLE
     assert cut(0, 2).artifact.content_digest == CUT
     foreign = cut(0, 2, artifact__derived_from=binding(0, 2, OTHER))
@@ -366,3 +368,21 @@ def test_numbers_that_are_no_integers_of_16_digits_are_refused(number):
 def test_nesting_within_the_bound_is_a_matter_of_shape():
     with pytest.raises(SchemaError):
         ShardIdentity.from_json(b"[" * 16 + b"]" * 16)
+
+
+def test_what_strangers_write_is_shown_shortly_and_plainly():
+    assert shown("a" * 80) == repr("a" * 80)
+    assert shown("a" * 81) == repr("a" * 80 + "...")
+    assert shown("\x1b[31mé") == "'\\x1b[31m\\xe9'"
+    assert shown("é") == "'é'"
+
+
+def test_layers_of_a_shard_are_looked_at_however_it_is_made():
+    one = identity()
+    for start, end in ((-1, 2), (0, 0), (True, 2), (0, 2.0)):
+        with pytest.raises(SchemaError):
+            ShardIdentity(one.artifact, one.recipe, start, end)
+    assert ShardIdentity(one.artifact, one.recipe, 0, 1).shard_end == 1
+    for start, end in ((2, 1), (1, 1), (0, 5)):
+        with pytest.raises(LayerError):
+            ShardIdentity(one.artifact, one.recipe, start, end)

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from mesh.identity.registry import Registry
-from mesh.identity.shard_route import ShardRoute
+from mesh.identity.shard_route import MAX_SHARDS, ShardRoute
+from mesh.schema.canonical import encode
 from mesh.schema.ids import ContentId
+from mesh.schema.limits import MAX_SETTINGS_BYTES
 from tests.identity.identities import cut, identity
 
 HALVES = (cut(0, 2), cut(2, 4, artifact__content_digest="ee" * 32))
@@ -22,6 +24,11 @@ def test_route_is_named_by_what_its_shards_are():
     assert document["shards"][0]["model_artifact_digest"] == identity().fingerprint.model_artifact_digest
     assert document["shards"][0]["runtime_recipe_digest"] == identity().fingerprint.runtime_recipe_digest
     assert ROUTE.digest.text in str(ROUTE.to_map())
+
+
+def test_largest_document_is_one_that_a_gateway_hands_out():
+    many = ShardRoute((cut(0, 2),) * MAX_SHARDS, ("n",) * MAX_SHARDS)
+    assert len(encode(many.document)) < MAX_SETTINGS_BYTES
 
 
 def test_route_elsewhere_is_the_same_and_another_cut_is_another():

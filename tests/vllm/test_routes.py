@@ -296,6 +296,9 @@ def test_death_of_a_host_in_mid_stream_is_an_honest_end(
             async with http.get("/healthz") as response:
                 assert response.status == 200
             async with http.post(CHAT, json=chat("tiny", "hello", max_tokens=2)) as response:
-                assert response.status == 503, await response.text()
+                assert response.status in (502, 503), await response.text()
 
-    asyncio.run(cut())
+    try:
+        asyncio.run(cut())
+    finally:
+        good.stop()  # it may go on to answer for a moment, and be taken for well

@@ -41,16 +41,22 @@ RANKED = {
 RANK_FLAGS = (
     "--max-model-len", str(CONTEXT), "--kv-cache-memory-bytes", str(128 << 20), "--worker-extension-cls", EXTENSION,
 )  # fmt: skip
+UNSHARED = ("unshare", "-Urnm", "--pid", "--fork", "--kill-child", "--mount-proc")
 _GRACE_S = 8
 
 
 @functools.cache
 def namespaces() -> bool:
-    """Whether this machine lets anybody make network hosts."""
-    tools = all(map(shutil.which, ("unshare", "ip", "setsid")))
-    trial = "mount -t tmpfs t /run && ip link add b type bridge && ip netns add n"
-    command = ["unshare", "-Urnm", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", trial]
-    return tools and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    """Whether this machine lets anybody make network hosts: each step of it is tried."""
+    if not all(map(shutil.which, ("unshare", "ip", "setsid"))):
+        return False
+    with tempfile.TemporaryDirectory(prefix="mesh2h") as folder:
+        nothing = Path(folder) / "nothing.sh"
+        nothing.write_text("#!/bin/bash\n")
+        nothing.chmod(0o700)
+        command = ["bash", str(HERE / "two_hosts.sh"), folder, str(nothing), str(nothing)]
+        tried = subprocess.run([*UNSHARED, *command, "true"], capture_output=True, check=False)
+    return tried.returncode == 0
 
 
 class TwoHosts:
@@ -96,9 +102,8 @@ class TwoHosts:
         if self.isolated:
             path, outside = folder / "relay", f"127.0.0.1:{free_port()}"
             relay = [sys.executable, str(HERE / "relay.py")]
-            unshared = ["unshare", "-Urnm", "--pid", "--fork", "--kill-child", "--mount-proc"]
             hosts = ["bash", str(HERE / "two_hosts.sh"), str(folder), *scripts]
-            self._keep([*unshared, *hosts, *relay, str(path), f"{self.addresses[0]}:{port}"])
+            self._keep([*UNSHARED, *hosts, *relay, str(path), f"{self.addresses[0]}:{port}"])
             self._keep([*relay, outside, str(path)])
             self.url = f"http://{outside}"
         else:
@@ -113,7 +118,7 @@ class TwoHosts:
                 self.stop()
                 raise AssertionError("two hosts did not start:\n" + "\n---\n".join(logs))
             time.sleep(0.25)
-        self._shared = {name for process in self._processes() for name in _shared_memory(process.pid)}
+        self._see_shared()
 
     def host(self, number: int) -> list[psutil.Process]:
         """Every process of the second host (1) or the first (0), the root first."""
@@ -128,6 +133,7 @@ class TwoHosts:
     def stop(self) -> None:
         """Nothing of them is left when this returns."""
         self._is = None
+        self._see_shared()
         keepers, self._keepers = self._keepers, []
         for keeper in keepers:
             assert keeper.stdin is not None
@@ -185,8 +191,15 @@ class TwoHosts:
         assert what == "started", (what, pid)
         self._roots.append(psutil.Process(int(pid)))
 
+    def _see_shared(self) -> None:
+        self._shared.update(name for process in self._processes() for name in _shared_memory(process.pid))
+
     def _processes(self) -> list[psutil.Process]:
-        return [one for root in self._roots for one in (root, *root.children(recursive=True))]
+        found: list[psutil.Process] = []
+        for root in self._roots:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += [root, *root.children(recursive=True)]
+        return found
 
     def _answers(self) -> bool:
         try:

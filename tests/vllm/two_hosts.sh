@@ -4,7 +4,8 @@
 #     unshare -Urnm --pid --fork --kill-child --mount-proc bash two_hosts.sh FOLDER HOST1 HOST2 COMMAND...
 #
 # HOST1 and HOST2 are executables; host N has the address 10.211.0.N, shared memory of its own, and its log and its
-# process id in FOLDER. COMMAND runs beside them. Ending this ends everything.
+# process id in FOLDER. COMMAND runs beside them. Ending this ends everything. Where the machine does not allow all of
+# it, this fails before a host runs.
 set -eu
 folder=$1 one=$2 two=$3
 shift 3
@@ -21,11 +22,12 @@ for i in 1 2; do
   ip -n "h$i" link set eth0 up
   ip -n "h$i" link set lo up
 done
-host() { # number, executable
-  setsid ip netns exec "h$1" unshare --uts --ipc --mount -- \
-    bash -c 'hostname "h$1" && mount -t tmpfs t /dev/shm && exec "$2"' _ "$1" "$2" >"$folder/$1.log" 2>&1 &
-  echo $! >"$folder/$1.pid"
-}
-host 1 "$one"
-host 2 "$two"
+setup='echo "$1" >/proc/sys/kernel/hostname && mount -t tmpfs t /dev/shm && exec "$2"'
+host=(unshare --uts --ipc --mount -- bash -c "$setup" _)
+ip netns exec h1 "${host[@]}" h1 true
+for i in 1 2; do
+  [ $i = 1 ] && run=$one || run=$two
+  setsid ip netns exec "h$i" "${host[@]}" "h$i" "$run" >"$folder/$i.log" 2>&1 &
+  echo $! >"$folder/$i.pid"
+done
 exec "$@"

@@ -354,6 +354,7 @@ export const FAULTS = [
   ["identity: no layer", "identity.js", "layers(end > start,", "layers(true,"],
   ["identity: layers beyond the whole", "identity.js", "layers(end <= layer_count,", "layers(true,"],
   ["identity: layers before the cut", "identity.js", "held.shard_start <= start && end", "end"],
+  ["identity: a cut begins where its host does", "identity.js", "held.shard_start <= start && end", "held.shard_start === start && end"],
   ["identity: layers after the cut", "identity.js", " && end <= held.shard_end", ""],
   ["identity: fingerprints are believed", "identity.js", "if (declared && declared[which] !== derived)", "if (false)"],
   // routes
