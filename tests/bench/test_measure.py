@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.__main__ import main
 from bench.measure import Comparison, Goal, PeerMissing, Plan, Sides, measure, process_cpu_ns, row_of, take_turns
-from bench.report import table
+from bench.report import results_md, table
 from bench.venvs import ROOT, python_of
 
 PLAN = Plan(rounds=3, cpu_calls=1, callers=1, serves=1, file_bytes=1)
@@ -44,6 +45,13 @@ def test_goal_bounds_ours_over_peer(goal: Goal, ours: float, peer: float, met: b
 def test_goal_is_not_met_by_rounding() -> None:
     row = row_of(comparison(Goal("<=", 2.0)), [2.00001], [1.0])
     assert (row.ratio, row.met) == (2.0, False)
+
+
+def test_limit_is_told_where_the_goal_is_missed() -> None:
+    bounded = replace(comparison(Goal("<=", 2.0)), limit="one signature")
+    about = {"machine": {"cores": 2, "architecture": "a", "python": "3", "sqlite": "3"}}
+    assert "Limit: one signature." in results_md([row_of(bounded, [3.0], [1.0])], about)
+    assert "Limit" not in results_md([row_of(bounded, [2.0], [1.0])], about)
 
 
 def test_row_without_a_goal_has_figures_and_no_judgement() -> None:
