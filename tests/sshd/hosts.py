@@ -208,3 +208,7 @@ def site(folder: Path, nodes: int = 1) -> Iterator[Site]:
     finally:
         for sshd in made.sshds:
             sshd.stop()
+        for ledger in folder.glob("launches/*/runs.jsonl"):  # what a test that failed has left
+            runs = {json.loads(line).get("run") for line in ledger.read_text().splitlines()}
+            for pid in [pid for run in runs if run is not None for pid in marked(run)]:
+                os.kill(pid, signal.SIGKILL)
