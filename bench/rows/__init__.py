@@ -30,7 +30,7 @@ ROWS: tuple[Comparison, ...] = (
     gateway_cpu.ADDED,
     gateway_cpu.MEMORY,
     gateway_cpu.START,
-    sealed_rate.COMPARISON,
+    *sealed_rate.COMPARISONS,
     energy.PYJOULES,
     energy.ZEUS,
     energy.CODECARBON,

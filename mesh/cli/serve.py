@@ -78,6 +78,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """What any engine is served with."""
     parser.add_argument("--host", help="address to listen on (127.0.0.1); another than loopback needs [auth] keys")
     parser.add_argument("--port", type=port, help="port to listen on (8080; 0 takes a free one)")
+    parser.add_argument("--uvloop", action="store_true", help="run on uvloop (extra `uvloop`): less CPU for each serve")
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="keep prompts and answers so long, to be disclosed later"
     )
@@ -128,10 +129,21 @@ def run(args: argparse.Namespace) -> int:
     if args.check:
         return _check(plan, as_json=args.json)
     to_stderr(args.log)
+    loop = _uvloop() if args.uvloop else None
     for_people = args.log == "text"
     # a serve's own line is for programs: for people, the line of its request says enough
-    asyncio.run(_serve(plan, note if for_people else log.info, as_json=args.json, journal=not for_people))
+    serving = _serve(plan, note if for_people else log.info, as_json=args.json, journal=not for_people)
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(serving)
     return 0
+
+
+def _uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        raise UsageError("--uvloop needs the extra: pip install 'servemesh[uvloop]'") from None
+    return uvloop.new_event_loop
 
 
 def _check(plan: _Plan, *, as_json: bool) -> int:

@@ -212,6 +212,7 @@ class VllmEngine:
             await self._own.begin()
         self._facts = await self._identify()
         self.recipe_id = config.recipe_id or self._facts.model
+        self.blueprint_id = config.blueprint_id
         if config.weights is not None and not config.route:  # the hosts of a route say what each has loaded
             check_folder(self._facts, config.weights)
         await self._read_text()

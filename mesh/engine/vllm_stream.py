@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn
 
 import msgspec
 
@@ -19,8 +18,7 @@ MAX_EVENT_BYTES: Final = 16 << 20
 _LOGPROB_KEY: Final = "token_id:"
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Ids as they came, None where the server sent none at all. Log-probabilities have one entry per id: `best` the
     best two of that position, `ranked` all ids that came with theirs, best first, and `chosen` the one of the id
     itself. `prompt` is what the server says it read, in the first chunk."""
@@ -35,8 +33,7 @@ class Chunk:
     fingerprint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None  # None where the server was not started with what counts them

@@ -23,6 +23,7 @@ from mesh.launch.commands import (
 )
 from mesh.launch.comparing import check_ranks
 from mesh.launch.config import LaunchConfig
+from mesh.launch.effective import effective_findings, log_command
 from mesh.launch.looking import marked_step, port_step, ready, session_step, tail_step
 from mesh.launch.plan import Options, Plan, make_plan, model_cache
 from mesh.launch.ranks import CACHE_IN_CONTAINER
@@ -190,6 +191,7 @@ class Launch:
             await self._steps(plan.phases["start"], "start")
             self.note(f"started; waiting for {self.expected_model} on port {self.port}")
             await self._until_ready()
+            await self._as_asked()
         except (LaunchError, asyncio.CancelledError) as e:
             how = "cancelled" if isinstance(e, asyncio.CancelledError) else "not-ready"
             await asyncio.shield(self._give_up(how, str(e)))
@@ -214,6 +216,23 @@ class Launch:
             if loop.time() >= until:
                 raise LaunchError(f"not ready within {self.ready_s:g} s: {why}")
             await asyncio.sleep(POLL_S)
+
+    async def _as_asked(self) -> None:
+        """Hold what the engine says it runs with against the recipe. Raises LaunchError for a lever that it did not
+        read, or set otherwise, unless the recipe allows it."""
+        recipe, head = self.file.recipe, self.chosen.nodes[0].name
+        log = at_home(log_path(self.run, 0))
+        if recipe.deploy == "docker":
+            command = f"docker logs mesh-{self.file.name}-0 2>&1 | {log_command('')}"
+        else:
+            command = log_command(log)
+        said = await self.hosts.up[head].run(command)
+        findings = effective_findings(recipe.engine, recipe.args, said.out, recipe.allowed_levers)
+        for one in findings:
+            self.note(one.words())
+        wrong = [one.words() for one in findings if one.level == "error"]
+        if wrong:
+            raise LaunchError("the engine does not run as asked: " + "; ".join(wrong))
 
     async def _died(self, name: str) -> str | None:
         """That the engine of this node ended, with its last words; None where it lives or nobody can say."""

@@ -292,6 +292,7 @@ class Steward:
         sealed = await self._seal(serve_id, lambda position: self._sign(position, fields), kept)
         return SealedServe(
             sealed=sealed,
+            receipt_id=sealed.id,
             receipt=sealed.value,
             request=request,
             tokens=committed or (),

@@ -19,6 +19,12 @@ if "MESH_SSHD" in os.environ:
         with site(tmp_path) as made:
             yield made
 
+    @pytest.fixture
+    def two(tmp_path: Path) -> Iterator[Site]:
+        """Two nodes of one cluster, on one kernel: what they run and keep is told apart by their home folders."""
+        with site(tmp_path, nodes=2) as made:
+            yield made
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "MESH_SSHD" not in os.environ:

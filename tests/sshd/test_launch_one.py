@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import asyncssh
 import pytest
+
+from mesh.launch.record import load_record
+from tests.support.tiny_gguf import write_tiny_gguf
 
 if TYPE_CHECKING:
     from tests.sshd.hosts import Site
@@ -38,7 +44,8 @@ DYING = "import sys; print('no such model file', file=sys.stderr); sys.exit(3)\n
 def gone(one: Site, run: str) -> bool:
     from tests.sshd.hosts import listening, marked
 
-    session = subprocess.run(["tmux", "-L", f"mesh-{run}", "has-session"], capture_output=True, check=False)
+    env = {**os.environ, "TMUX_TMPDIR": str(one.sshds[0].folder)}
+    session = subprocess.run(["tmux", "-L", f"mesh-{run}", "has-session"], capture_output=True, check=False, env=env)
     return not marked(run) and not listening(one.port) and session.returncode != 0
 
 
@@ -67,7 +74,6 @@ def test_launch_is_ready_when_it_answers_and_stopped_when_nothing_is_left(one: S
 
 
 def test_receipts_lead_to_the_record_of_the_launch_and_drift_is_shown(one: Site) -> None:
-    from mesh.launch.record import load_record
     from mesh.ledger.reader import LedgerReader
     from mesh.schema.envelope import RECEIPT_TYPE, verify
 
@@ -139,6 +145,70 @@ def test_engine_that_dies_is_told_with_its_last_words(one: Site) -> None:
     done = one.mesh("serve", "dying", "--json")
     assert "the engine ended (status 3): no such model file" in json.loads(done.stdout)["error"]["message"]
     assert one.closed("dying")["how"] == "not-ready"
+
+
+def test_llama_cpp_backend_is_launched_from_a_pinned_recipe(one: Site) -> None:
+    """The gateway with a GGUF model in a llama.cpp child: its file is pinned, and every byte checked on the node."""
+    model = write_tiny_gguf(one.folder / "tiny.gguf")
+    one.reference("gguf")
+    recipe = one.folder / "recipes" / "gguf" / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('"reference"', f'"{model}"'))
+    assert one.mesh("pin", "gguf").returncode == 0
+    done = one.mesh("serve", "gguf", "--stage", "force", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["model"] == "tiny"
+    assert one.status("gguf")["nodes"][0]["model"] == "tiny"
+    assert one.mesh("stop", "gguf").returncode == 0
+    assert gone(one, json.loads(done.stdout)["run"])
+    pinned = re.search(r"sha256:([0-9a-f]{64})", recipe.read_text())
+    assert pinned is not None
+    recipe.write_text(recipe.read_text().replace(pinned[1], "0" * 64))
+    refused = json.loads(one.mesh("serve", "gguf", "--stage", "force", "--json").stdout)["error"]
+    assert refused["code"] == "ranks-differ"
+    assert "weights: tiny.gguf on n0 is" in refused["message"]
+
+
+def test_engine_that_dies_while_it_is_followed_closes_its_run(one: Site) -> None:
+    from tests.sshd.hosts import marked
+
+    one.reference()
+    process = one.begin("serve", "ref", "--follow", "--probe-s", "1")
+    assert process.stderr is not None
+    with process:
+        next(line for line in process.stderr if line.startswith("ready: "))
+        run = opened(one, "ref")
+        for pid in marked(run):
+            os.kill(pid, signal.SIGKILL)
+        rest = process.stderr.read()
+        assert process.wait() == 3, rest
+    assert "the engine died on n0" in rest
+    assert one.closed("ref")["how"] == "died"
+    assert gone(one, run)
+
+
+def test_rc_01_engine_that_runs_otherwise_than_asked_is_stopped_again_unless_allowed(one: Site) -> None:
+    said = (
+        "print(\"INFO non-default args: {'max_model_len': 2048}\", flush=True)\n"
+        'print("WARNING Unknown vLLM environment variable detected: VLLM_NOPE", flush=True)\n'
+    )
+    (one.folder / "engine.py").write_text(said + STUBBORN.replace("if os.fork() == 0:", "if False:"))
+    (one.folder / "model").mkdir()
+    (one.folder / "model" / "config.json").write_bytes(b"{}")
+    text = (
+        f'engine = "vllm"\ndeploy = "tmux"\nmodel = "{one.folder}/model"\nserved_model_name = "reference"\n'
+        f"entrypoint = {json.dumps([sys.executable, str(one.folder / 'engine.py')])}\n"
+        'host = "127.0.0.1"\nargs = ["--max-model-len", "4096"]\n'
+    )
+    one.recipe("other", text)
+    message = json.loads(one.mesh("serve", "other", "--json").stdout)["error"]["message"]
+    assert "--max-model-len: asked for '4096', the engine runs with '2048'" in message
+    assert "env.VLLM_NOPE: the engine says that it does not know it" in message
+    assert one.closed("other")["verified"] is True
+    one.recipe("other", text + 'allowed_levers = ["--max-model-len", "VLLM_NOPE"]\n')
+    told = json.loads(one.mesh("serve", "other", "--json").stdout)
+    record = load_record(one.folder / told["record"])
+    assert record.fields["allowed_levers"] == ["--max-model-len", "VLLM_NOPE"]
+    assert one.mesh("stop", "other", "--drain-s", "1").returncode == 0
 
 
 def test_port_that_is_taken_is_no_place_for_an_engine(one: Site) -> None:
