@@ -104,20 +104,22 @@ def upstream(folder: Path) -> Iterator[Front]:
 
 
 @contextmanager
-def gateway(folder: Path, url: str, state: str = "state") -> Iterator[Front]:
+def gateway(folder: Path, url: str, *flags: str, state: str = "state") -> Iterator[Front]:
     """`mesh serve` in front of `url`, its ledger on disk."""
     began = time.perf_counter()
     with running(
         sys.executable, "-m", "mesh.cli.main", "serve", "--vllm", url, "--weights", str(folder / "model"),
         "--dtype", "float32", "--device", "cpu", "--state", str(folder / state), "--port", "0", "--json",
+        *flags,
     ) as process:  # fmt: skip
         yield _answering(Front(process, told(process)["url"]), began)
 
 
 @contextmanager
-def reverse_proxy(url: str) -> Iterator[Front]:
+def reverse_proxy(url: str, *loop: str) -> Iterator[Front]:
+    """On asyncio's own loop, or that of the package `loop`."""
     began = time.perf_counter()
-    with running(sys.executable, "-I", str(_PROXY), url) as process:
+    with running(sys.executable, "-I", str(_PROXY), url, *loop) as process:
         yield _answering(Front(process, f"http://127.0.0.1:{line(process).strip()}"), began)
 
 

@@ -63,7 +63,7 @@ class Sides:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One row to measure. `sides` sets both up, yields them, and takes them down. `goal` is None where nobody has set
-    one."""
+    one. `limit` is where the rest of it goes, told where the goal is missed."""
 
     name: str
     unit: str
@@ -72,6 +72,7 @@ class Comparison:
     goal: Goal | None
     sides: Callable[[Plan], AbstractContextManager[Sides]]
     rounds: int | None = None  # at most, where a round takes long
+    limit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Row:
     ratio_spread: tuple[float, float] | None
     peer_version: str | None
     reason: str | None
+    limit: str | None
 
     def to_map(self) -> dict[str, Any]:
         return asdict(self)
@@ -130,14 +132,15 @@ def row_of(
     reason: str | None = None,
 ) -> Row:
     ratio = None if peer is None else statistics.median(ours) / statistics.median(peer)
+    # from the ratio as measured: rounding must not carry a figure over its bound
+    met = None if ratio is None or comparison.goal is None else comparison.goal.met(ratio)
     return Row(
         name=comparison.name,
         ours=_short(statistics.median(ours)),
         peer=None if peer is None else _short(statistics.median(peer)),
         ratio=None if ratio is None else _short(ratio),
         goal=None if comparison.goal is None else str(comparison.goal),
-        # from the ratio as measured: rounding must not carry a figure over its bound
-        met=None if ratio is None or comparison.goal is None else comparison.goal.met(ratio),
+        met=met,
         unit=comparison.unit,
         ours_is=comparison.ours,
         peer_is=comparison.peer,
@@ -147,6 +150,7 @@ def row_of(
         ratio_spread=None if peer is None else _spread([a / b for a, b in zip(ours, peer, strict=True)]),
         peer_version=peer_version,
         reason=reason,
+        limit=comparison.limit if met is False else None,
     )
 
 

@@ -78,4 +78,5 @@ def _with_spread(figure: float | None, spread: tuple[float, float] | None) -> st
 def _note(row: Row) -> str:
     peer = f"{row.peer_is} ({row.peer_version})" if row.peer_version else row.peer_is
     skipped = f" Skipped: {row.reason}." if row.reason else ""
-    return f"{row.ours_is}; beside: {peer}. {row.rounds} rounds.{skipped}"
+    limit = f" Limit: {row.limit}." if row.limit else ""
+    return f"{row.ours_is}; beside: {peer}. {row.rounds} rounds.{skipped}{limit}"

@@ -61,6 +61,7 @@
     │   └── LedgerUnwritable       the disk is full or read-only; nothing may be served
     ├── LaunchError                an engine could not be launched or stopped as asked
     │   ├── HostKeyError           a node shows another key than the pinned one, or none is pinned
+    │   ├── NodeUnreachable        nothing can be said of a node: it could not be asked
     │   ├── NodeFailed             a command on a node failed; each node's reason is listed
     │   └── RanksDiffer            parts of one launch that differ in image, weights, argv or environment
     ├── KeyFileError               the signing key is missing, malformed or readable by others
@@ -378,6 +379,10 @@ class LaunchError(MeshError):
 
 class HostKeyError(LaunchError):
     code = "host-key"
+
+
+class NodeUnreachable(LaunchError):
+    code = "node-unreachable"
 
 
 class NodeFailed(LaunchError):

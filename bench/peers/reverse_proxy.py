@@ -1,9 +1,11 @@
 """The least that stands between a client and a server of models: hands requests on, and answers back as they come.
 
-`python reverse_proxy.py URL` prints its port and serves until it is killed.
+`python reverse_proxy.py URL [LOOP]` prints its port and serves until it is killed, on asyncio's own loop or on that of
+the package LOOP.
 """
 
 import asyncio
+import importlib
 import sys
 from collections.abc import AsyncIterator
 
@@ -43,4 +45,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    loops = [importlib.import_module(name).new_event_loop for name in sys.argv[2:]]
+    with asyncio.Runner(loop_factory=next(iter(loops), None)) as runner:
+        runner.run(main())

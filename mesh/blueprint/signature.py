@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey, MLDSA65PublicKey
-
 from mesh.errors import ChainError, SignatureError, SignerError
 from mesh.schema.envelope import SigningKey, verify_signature
 from mesh.schema.keys import check_public_key
@@ -66,6 +63,10 @@ class PublicKey:
         """Raises SignerError naming the first signature that does not hold."""
         if len(signature) != SIGNATURE_BYTES:
             raise SignerError(f"{what}: signatures of {len(signature)} bytes, expected {SIGNATURE_BYTES}")
+        # here, since it takes 7 MiB of every process that never sees a blueprint
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
+
         signed = message(purpose, content)
         try:
             verify_signature(self.ed25519, signed, signature[:ED25519_SIGNATURE_BYTES])
@@ -89,6 +90,8 @@ class SecretKey:
     def __init__(self, seed: bytes) -> None:
         if len(seed) != SEED_BYTES:
             raise ChainError(f"blueprint key: a seed of {len(seed)} bytes, expected {SEED_BYTES}")
+        from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey
+
         self.seed = seed
         self._ed25519 = SigningKey(seed[:32])
         self._ml_dsa = MLDSA65PrivateKey.from_seed_bytes(seed[32:])

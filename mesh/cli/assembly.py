@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import note
@@ -44,6 +45,7 @@ async def assembled(
     *,
     meter: MeterSpec = NO_METER,
     keep_ns: int | None = None,
+    launches: Sequence[Path | None] = (),
     note: Callable[[str], None] = note,
     allow_lower: bool = False,
 ) -> AsyncIterator[Assembly]:
@@ -53,6 +55,7 @@ async def assembled(
     revision of a blueprint is refused unless `allow_lower`, which is then noted and written into the ledger."""
     for spec in specs:
         check_files(spec)
+    digests = [None if path is None else launch_digest(path) for path in launches]
     async with AsyncExitStack() as running:
         opened = starts = None
         if state.begun:
@@ -74,7 +77,8 @@ async def assembled(
         metering = Metering(metered.meters)
         running.callback(metering.close)
         metering.start()
-        steward = Steward(key=key, ledger=ledger, metering=metering, keep_ns=keep_ns)
+        launched = {e.recipe_id: one for e, one in zip(engines, digests, strict=False) if one is not None}
+        steward = Steward(key=key, ledger=ledger, metering=metering, keep_ns=keep_ns, launches=launched)
         recovered = await steward.recover()
         await steward.checkpoint()
         running.push_async_callback(steward.close)
@@ -107,3 +111,10 @@ def _opened(state: State, note: Callable[[str], None]) -> Iterator[tuple[Signing
         if ledger.torn is not None:
             note(f"a crash left a half-written record, set aside in {ledger.torn}")
         yield key, ledger
+
+
+def launch_digest(path: Path) -> bytes:
+    """Of a launch record, once it was checked. Raises OSError, EnvelopeError."""
+    from mesh.launch.record import load_record
+
+    return bytes(load_record(path).digest)

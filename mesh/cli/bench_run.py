@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mesh.runtime.matrix import Cell
     from mesh.runtime.record import CellOf, EngineOf, Measured, Sample
 
+_DAY_S = 86_400
+
 Tell = Callable[[str], None]
 
 
@@ -69,7 +71,9 @@ async def _context(
     from mesh.gateway.config import GatewayConfig
     from mesh.runtime.record import CellOf
 
-    gateway = Gateway(mesh.steward, [mesh.engine], GatewayConfig())
+    # what waits is as many as a candidate lets in; how long it takes is what is measured
+    config = GatewayConfig(queue=candidate.max_connections, queue_wait_s=_DAY_S, deadline_s=_DAY_S)
+    gateway = Gateway(mesh.steward, [mesh.engine], config)
     port = await gateway.start("127.0.0.1", 0)
     done = []
     try:
@@ -78,9 +82,7 @@ async def _context(
                 "context": number, "part": cell.part, "case": cell.case, "domain": cell.domain,
                 "prompt_tokens": cell.prompt_tokens, "concurrency": cell.concurrency, "repetition": cell.repetition,
             }  # fmt: skip
-            room = candidate.max_context_tokens
-            if cell.tokens > room:
-                skipped = f"takes {cell.tokens} tokens of context, serving.max_context_tokens is {room}"
+            if (skipped := _no_room(cell, candidate)) is not None:
                 done.append(CellOf(**same, skipped=skipped))
                 continue
             run = _Run(mesh, f"http://127.0.0.1:{port}", cell)
@@ -91,6 +93,15 @@ async def _context(
     finally:
         await gateway.stop()
     return done
+
+
+def _no_room(cell: Cell, candidate: CandidateSpec) -> str | None:
+    """Why a served candidate would refuse a cell; None where it would not."""
+    if cell.tokens > candidate.max_context_tokens:
+        return f"takes {cell.tokens} tokens of context, serving.max_context_tokens is {candidate.max_context_tokens}"
+    if cell.concurrency > candidate.max_connections:
+        return f"takes {cell.concurrency} connections, serving.max_connections is {candidate.max_connections}"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

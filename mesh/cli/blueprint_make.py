@@ -14,6 +14,7 @@ from mesh.cli.blueprint_files import naming, opened, read_certificate, read_secr
 from mesh.cli.console import emit, note, say
 from mesh.cli.engines import kind_of, spec_of
 from mesh.cli.exits import ACCEPTED
+from mesh.cli.governed import program
 from mesh.cli.newfile import check_new, write_new
 from mesh.cli.specs import GgufSpec, VllmSpec
 from mesh.errors import KernelError, UsageError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from mesh.blueprint.body import Body, Evidence, Module
 
 _MAX_EVIDENCE_BYTES = 1 << 16
+_VLLM_SLOTS = 8  # the default of VllmConfig, spelled out
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
@@ -59,7 +61,16 @@ def _body(spec: GgufSpec | VllmSpec, *, title: str | None, **told: Any) -> Body:
         from mesh.identity.model import read_model
 
         return body_of(read_model(spec.path), config, name=title or config.recipe_id, **told)
-    raise UsageError("--vllm-managed: blueprints are built of GGUF models alone so far")
+    if spec.chat_template is not None or spec.tokenizer is not None:
+        raise UsageError("--chat-template and --tokenizer: a blueprint of a folder takes both from the folder")
+    from mesh.engine.vllm_blueprint import folder_body
+
+    assert spec.weights is not None
+    served = spec.name or spec.weights.resolve().name
+    return folder_body(
+        spec.weights, executable=program(spec.executable), name=title or served, served=served,
+        slots=spec.slots or _VLLM_SLOTS, device=spec.device, flags=spec.flags, **told,
+    )  # fmt: skip
 
 
 def _counts(body: Body) -> dict[str, int]:

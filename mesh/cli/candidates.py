@@ -41,7 +41,7 @@ def spec_of_candidate(source: Path, models: Path | None, *, executable: str | No
     from mesh.runtime.catalogue import read_folder
     from mesh.runtime.faults import raise_faults
     from mesh.runtime.launching import Container, Serving, launch_faults
-    from mesh.runtime.models import located
+    from mesh.runtime.models import check_pins, located
     from mesh.runtime.packing import describe
     from mesh.runtime.unpacking import verify
 
@@ -55,31 +55,25 @@ def spec_of_candidate(source: Path, models: Path | None, *, executable: str | No
         raise_faults(launch_faults(candidate), f"{candidate.id}: would not launch")
     container, serving = Container.model_validate(candidate.container), Serving.model_validate(candidate.serving)
     _check_target(candidate, container)
-    make = _maker(candidate)
+    _check_engine(candidate)
     paths = located(candidate, _models(models))
     first = candidate.artifacts[0]
     told = CandidateSpec(
         candidate.id, candidate.version, candidate.logical_model, descriptor.digest, _payload(candidate),
         first.sha256 if isinstance(first, GgufFile) else None,
         max_context_tokens=serving.max_context_tokens,
-        queue=serving.max_connections - serving.max_active_requests,
+        max_connections=serving.max_connections, max_active_requests=serving.max_active_requests,
         envelope=Envelope(
             container.memory_bytes, container.min_available_gib * GIB, container.runtime_min_available_gib * GIB,
             container.startup_timeout_seconds,
         ),
-        check=lambda progress: _check_pins(candidate, paths, progress),
+        check=lambda progress: check_pins(candidate, paths, progress=progress),
     )  # fmt: skip
-    if make == VLLM:
+    if candidate.engine.id == VLLM:
         return _vllm(candidate, serving, container, paths, told, executable)
     if executable is not None:
         raise UsageError(f"--vllm-executable does not apply to {candidate.id}, whose engine is {candidate.engine.id}")
     return _llama(candidate, serving, paths, told)
-
-
-def _check_pins(candidate: Candidate, paths: dict[str, Path], progress: object) -> None:
-    from mesh.runtime.models import check_pins
-
-    check_pins(candidate, paths, progress=progress)  # type: ignore[arg-type]
 
 
 def _models(models: Path | None) -> Path:
@@ -91,14 +85,10 @@ def _models(models: Path | None) -> Path:
     return Path(home) / "models"
 
 
-def _maker(candidate: Candidate) -> str:
-    if candidate.engine.id == VLLM:
-        return VLLM
-    if candidate.engine.id in LLAMA:
-        return LLAMA[0]
-    raise _unsupported(
-        candidate, "engine.id", f"{candidate.engine.id!r}: no such engine runs here, only llamacpp, vllm"
-    )
+def _check_engine(candidate: Candidate) -> None:
+    if candidate.engine.id not in (VLLM, *LLAMA):
+        what = f"{candidate.engine.id!r}: no such engine runs here, only llamacpp, vllm"
+        raise _unsupported(candidate, "engine.id", what)
 
 
 def _check_target(candidate: Candidate, container: Container) -> None:

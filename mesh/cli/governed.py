@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,6 +65,30 @@ def check_governed(spec: GgufSpec | VllmSpec, environment: Mapping[str, str]) ->
         from mesh.identity.model import read_model
 
         check_gguf(body, read_model(spec.path))
+    else:
+        from mesh.engine.vllm_blueprint import check_folder_body
+
+        assert spec.weights is not None
+        check_folder_body(body, spec.weights, program(spec.executable))
+
+
+def program(name: str) -> Path:
+    """Where a program is, links as they are. Raises UsageError."""
+    found = shutil.which(name)
+    if found is None:
+        raise UsageError(f"{name}: no such program")
+    return Path(found)
+
+
+def server_environment_under(spec: VllmSpec, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """What a server of our own gets: under a blueprint nothing that it does not state, but what moves no number."""
+    from mesh.blueprint.settings import VllmSettings
+    from mesh.engine.vllm_blueprint import environment_of
+
+    assert spec.blueprint is not None
+    settings = spec.blueprint.body.settings
+    assert isinstance(settings, VllmSettings)
+    return environment_of(settings, environment)
 
 
 def config_under(spec: GgufSpec, cpu_watts_u: int | None, environment: Mapping[str, str]) -> GgufConfig:

@@ -7,18 +7,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mesh.cli import launch_import, launch_runs
 from mesh.cli.console import counted, emit, note, say
-from mesh.cli.engines import positive
 from mesh.cli.exits import ACCEPTED, REFUSED
+from mesh.cli.launch_flags import add_choice_flags, add_common_flags, loaded, recipe_at, sources, wish_of
 from mesh.errors import UsageError
 
 if TYPE_CHECKING:
-    from mesh.launch.config import Loaded
     from mesh.launch.finding import Finding
-    from mesh.launch.recipe import RecipeFile
-    from mesh.launch.selection import Wish
-
-RECIPES = "recipes"
 
 
 def add(commands: Any) -> None:
@@ -28,6 +24,8 @@ def add(commands: Any) -> None:
     _plan(actions)
     _pin(actions)
     _config(actions)
+    launch_import.add(actions)
+    launch_runs.add(actions)
 
 
 def _validate(actions: Any) -> None:
@@ -36,7 +34,7 @@ def _validate(actions: Any) -> None:
     parser.add_argument(
         "--models-float", action="store_true", help="refuse pinned models, as launchers do that follow the newest"
     )
-    _common(parser)
+    add_common_flags(parser)
     parser.set_defaults(run=run_validate)
 
 
@@ -44,7 +42,7 @@ def _plan(actions: Any) -> None:
     parser = actions.add_parser("plan", help="print every command that a launch would run on each node, and run none")
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name or file")
     add_choice_flags(parser)
-    _common(parser)
+    add_common_flags(parser)
     parser.set_defaults(run=run_plan)
 
 
@@ -57,68 +55,14 @@ def _pin(actions: Any) -> None:
     parser.add_argument("--no-image", action="store_true", help="leave the image as it is")
     parser.add_argument("--no-model", action="store_true", help="leave the model as it is")
     parser.add_argument("--dry-run", action="store_true", help="print the pins and write nothing")
-    _common(parser)
+    add_common_flags(parser)
     parser.set_defaults(run=run_pin)
 
 
 def _config(actions: Any) -> None:
     parser = actions.add_parser("config", help="show the configuration in force, and which file says what")
-    _common(parser)
+    add_common_flags(parser)
     parser.set_defaults(run=run_config)
-
-
-def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings and clusters (./launch.toml, then the user's)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def add_choice_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cluster", metavar="NAME", help="a cluster, the beginning of its name, or auto")
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--solo", action="store_true", default=None, help="one node, the first that is free")
-    group.add_argument("--no-solo", action="store_false", dest="solo", help="many, whatever the recipe says")
-    parser.add_argument(
-        "--fit", type=positive, nargs="?", const=0, metavar="N", help="scale to N nodes, or to the whole cluster"
-    )
-    parser.add_argument("--force", action="store_true", help="take nodes that are occupied too")
-    parser.add_argument(
-        "--mirror", nargs="?", const="~/.cache/hf-models", metavar="DIR", help="read models from a copy on each node"
-    )
-    parser.add_argument("--hf-cache", metavar="DIR", help="the folder of models on each node")
-    parser.add_argument(
-        "--stage", choices=("check", "skip", "force"), default="check", help="skip, or check every byte"
-    )
-    parser.add_argument("--clear", action="store_true", help="delete the host folders of extra mounts first")
-
-
-def loaded(args: argparse.Namespace) -> Loaded:
-    from mesh.launch.config import find_config, load_config
-
-    return load_config(find_config(args.config, Path(), user_config()))
-
-
-def user_config() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "servemesh" / "launch.toml"
-
-
-def sources(config: Loaded) -> list[Path]:
-    """Folders of recipes, in the order in which they are looked at."""
-    return [Path(RECIPES), *(config.path(os.path.expanduser(one)) for one in config.config.recipe_sources)]
-
-
-def recipe_at(name: str, config: Loaded) -> RecipeFile:
-    from mesh.launch.recipe import RecipeFile, find_recipe
-
-    return RecipeFile.load(find_recipe(name, sources(config)))
-
-
-def wish_of(args: argparse.Namespace) -> Wish:
-    from mesh.launch.selection import Wish
-
-    return Wish(args.cluster, args.solo, args.fit, args.force)
 
 
 def run_validate(args: argparse.Namespace) -> int:

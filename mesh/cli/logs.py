@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from datetime import UTC, datetime
 
 from mesh.cli.console import json_safe
@@ -18,8 +19,20 @@ def to_stderr(how: str) -> None:
     if how == "json":
         handler.setFormatter(JsonLines())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class Lines(logging.Formatter):
+    """Local time, spelled anew once a second."""
+
+    _second, _spelled = -1, ""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        if self._second != int(record.created):
+            self._second = int(record.created)
+            self._spelled = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._second))
+        return f"{self._spelled},{int(record.msecs):03d}"
 
 
 class JsonLines(logging.Formatter):

@@ -25,9 +25,15 @@ class CandidateSpec:
     payload: str | None
     content_sha256: str | None  # of the one file that it serves; None where its pin is no digest of bytes
     max_context_tokens: int
-    queue: int  # serves that may wait
+    max_connections: int  # serves that run and those that may wait
+    max_active_requests: int
     envelope: Envelope
     check: Callable[[Callable[[int, int], None] | None], None] = field(compare=False, repr=False)
+
+    @property
+    def queue(self) -> int:
+        """Serves that may wait."""
+        return self.max_connections - self.max_active_requests
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -56,6 +62,7 @@ class GgufSpec:
     kv_type: str | None = None
     flash_attention: bool = True
     threads: int | None = None
+    check_threads: int | None = None
     ubatch: int | None = None
     chat_template: Path | None = None
     tokenizer_pre: str | None = None

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.governed import check_governed, config_under, held
+from mesh.cli.governed import check_governed, config_under, held, server_environment_under
 from mesh.cli.progress import following
 from mesh.cli.specs import CandidateSpec, EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.errors import EngineFailed, EngineUnsupported, ModelFileError, UsageError
@@ -90,7 +90,12 @@ async def start_engine(
         case VllmSpec():
             await _admit(spec.candidate)
             inherited = os.environ if environment is None else environment
-            return await _within(spec.candidate, _start_vllm(spec, {**inherited, **dict(spec.environment)}))
+            inherited = {**inherited, **dict(spec.environment)}
+            if spec.blueprint is not None:
+                check_governed(spec, inherited)
+                inherited = server_environment_under(spec, inherited)
+            server = await _within(spec.candidate, _start_vllm(spec, inherited))
+            return server if spec.blueprint is None else await held(server, spec.blueprint)
 
 
 async def _admit(candidate: CandidateSpec | None) -> None:
@@ -145,6 +150,7 @@ def gguf_config(spec: GgufSpec, cpu_watts_u: int | None, environment: Mapping[st
         context_tokens=spec.context,
         kv_type=spec.kv_type,
         threads=spec.threads,
+        check_threads=spec.check_threads,
         n_ubatch=spec.ubatch,
         chat_template=_template(spec.chat_template),
         tokenizer_pre=spec.tokenizer_pre,
@@ -177,7 +183,7 @@ async def _start_vllm(spec: VllmSpec, environment: Mapping[str, str]) -> Serving
         chat_template=_template(spec.chat_template), device=spec.device, margins=spec.margins, route=spec.route,
         dtype=spec.dtype or told_dtype(spec.flags), key=_key(spec.key_file),
         requantized=quantizes(spec.flags), **_given(slots=spec.slots, start_s=spec.start_s),
-        **_of_candidate(spec.candidate),
+        blueprint_id=None if spec.blueprint is None else spec.blueprint.id, **_of_candidate(spec.candidate),
     )  # fmt: skip
     return await VllmEngine.start(config, launch=launch)
 

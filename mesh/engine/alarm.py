@@ -7,39 +7,31 @@ from collections.abc import Callable
 
 
 class Alarm:
-    """Calls `ring` when the loop's clock reads what it was last set to, unless it was set again or turned off before.
-    Doing so costs next to nothing, where a timer each time would cost more than a token: the one there is looks again
-    when it goes off. `close` leaves none behind."""
+    """Calls `ring` when the loop's clock reads what it was last set to. To set it again costs next to nothing, where a
+    timer each time would cost more than a token: the one there is looks again when it goes off. Whoever waits no more
+    leaves it as it is, and has a `ring` that does nothing then; `close` leaves no timer behind."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._ring = ring
-        self._due_s: float | None = None
+        self._due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, due_s: float) -> None:
         self._due_s = due_s
         if self._timer is not None and self._timer.when() > due_s:
-            self._timer.cancel()
-            self._timer = None
+            self.close()
         if self._timer is None:
             self._timer = self._loop.call_at(due_s, self._look)
 
-    def off(self) -> None:
-        self._due_s = None
-
     def close(self) -> None:
-        self._due_s = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _look(self) -> None:
-        self._timer, due_s = None, self._due_s
-        if due_s is None:
-            return
-        if due_s > self._loop.time():
-            self.set(due_s)
+        self._timer = None
+        if self._due_s > self._loop.time():
+            self.set(self._due_s)
         else:
-            self._due_s = None
             self._ring()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from mesh.engine.alarm import Alarm
@@ -141,7 +141,7 @@ class _Connection(asyncio.Protocol):
         self._done: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport
         self._patience_s: float | None = None  # with each time without anything
-        self._alarm = Alarm(self._silent)
+        self._alarm = Alarm(self._look)
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.last_s = self._loop.time()
 
@@ -164,7 +164,6 @@ class _Connection(asyncio.Protocol):
             raise
         finally:
             self._reader = self._done = None
-            self._alarm.off()
             if leaving is not None:
                 leaving.close()
             if done.done() and not done.cancelled():
@@ -173,15 +172,19 @@ class _Connection(asyncio.Protocol):
     def abort(self) -> None:
         self._transport.abort()
 
-    def _silent(self) -> None:
-        if self._done is not None:
+    def _look(self) -> None:
+        if self._done is None:
+            return
+        due_s = self._loop.time() if self._patience_s is None else self.last_s + self._patience_s
+        if due_s > self._loop.time():  # moved on here, and not each time that something comes
+            self._alarm.set(due_s)
+        else:
             _fail(self._done, Silent())
 
     # --- asyncio's
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # other loops than asyncio's have classes of their own
 
     def data_received(self, data: bytes) -> None:
         reader, done = self._reader, self._done
@@ -189,8 +192,6 @@ class _Connection(asyncio.Protocol):
             self.abort()  # an answer that nobody asked for
             return
         self.last_s = self._loop.time()
-        if self._patience_s is not None:
-            self._alarm.set(self.last_s + self._patience_s)
         try:
             reader.feed(data)
         except MalformedAnswer as e:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from mesh.engine import gguf_frames as frames
+from mesh.engine import frames
 from mesh.engine.chat_template import ChatTemplate
 from mesh.engine.child import become_child
 from mesh.errors import BadRequest, EngineFailed, EngineUnsupported

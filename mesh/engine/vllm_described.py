@@ -53,6 +53,7 @@ class VllmConfig:
     idle_s: int = 300
     start_s: int = START_S
     key: str | None = field(default=None, repr=False)
+    blueprint_id: bytes | None = None  # of the blueprint that all this comes from
     candidate: Mapping[str, Any] | None = None  # what the settings hold of the runtime candidate that is served
     guard: Callable[[int | None], str | None] | None = None  # given our server's pid, why no serve may start now
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn
 
 import msgspec
 
@@ -19,8 +18,7 @@ MAX_EVENT_BYTES: Final = 16 << 20
 _LOGPROB_KEY: Final = "token_id:"
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Ids as they came, None where the server sent none at all. Log-probabilities have one entry per id: `best` the
     best two of that position, `ranked` all ids that came with theirs, best first, and `chosen` the one of the id
     itself. `prompt` is what the server says it read, in the first chunk."""
@@ -35,8 +33,7 @@ class Chunk:
     fingerprint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None  # None where the server was not started with what counts them
@@ -199,6 +196,24 @@ def read_whole(answer: dict[str, Any]) -> tuple[Chunk, Usage]:
     if not isinstance(chunk, Chunk):
         refuse("an answer without a choice")
     return chunk, _usage(answer.get("usage"), chunk.fingerprint)
+
+
+def read_prompt_logprobs(answer: dict[str, Any], length: int) -> list[tuple[tuple[int, float], ...]]:
+    """For each of a prompt's `length` ids but the first, the likeliest ids there with their log-probabilities, best
+    first, two at least. Raises EngineFailed for what does not fit the prompt."""
+    entries = answer["choices"][0].get("prompt_logprobs")
+    if type(entries) is not list or len(entries) != length:
+        refuse("prompt_logprobs that do not fit the prompt")
+    ranked: list[tuple[tuple[int, float], ...]] = []
+    for entry in entries[1:]:
+        try:
+            pairs = [(int(key), value["logprob"]) for key, value in entry.items()]
+        except (AttributeError, ValueError, TypeError, KeyError):
+            refuse("prompt_logprobs that are not by token id")
+        if len(pairs) < 2 or not all(_is_finite(value) for _, value in pairs):
+            refuse("prompt_logprobs that are not two numbers or more")
+        ranked.append(tuple(sorted(pairs, key=lambda pair: (-pair[1], pair[0]))))
+    return ranked
 
 
 def error_text(error: Any) -> str:

@@ -147,6 +147,7 @@ class Answering:
         if (opening := shape.opening(choice.index)) is not None:
             await stream.send(shapes.event(opening))
         reader = _reader(serve, choice)
+        text_event = shape.texts(choice.index)
         entries: list[Entry] = []  # of text that is held
         said: list[str] = []  # of an answer that is to be judged
         while part is not None:
@@ -158,6 +159,8 @@ class Answering:
                 entries = await _say(stream, serve, choice, deltas, entries)
                 if not deltas and stream.quiet_s >= self._config.keep_alive_s:
                     await stream.send(shapes.KEEP_ALIVE)
+            elif part.text and serve.call.logprobs is None:
+                await stream.send(text_event(part.text))
             elif part.text or part.entries:
                 chunk = shape.text(choice.index, part.text, _logprobs(serve, part.entries))
                 await stream.send(shapes.event(chunk))
@@ -212,7 +215,7 @@ class Answering:
         receipts = []
         for outcome in outcomes:
             if isinstance(outcome, SealedServe):
-                receipts.append((outcome.receipt.serve_id, outcome.sealed.id))
+                receipts.append((outcome.receipt.serve_id, outcome.receipt_id))
                 continue
             entry = await asyncio.to_thread(self._steward.reader.by_serve, outcome.serve_id)
             if entry is None:
@@ -280,7 +283,7 @@ def _told_of(serve: Serve, choice: Choice, served: SealedServe) -> dict[str, Any
     mesh["recipe_id"] = served.receipt.engine.recipe_id  # which may be asked for by another name
     if serve.failed:
         mesh["failed_before"] = [
-            {"serve_id": serve_id_text(one.receipt.serve_id), "receipt_id": one.sealed.id.text} for one in serve.failed
+            {"serve_id": serve_id_text(one.receipt.serve_id), "receipt_id": one.receipt_id.text} for one in serve.failed
         ]
     grammar, form = served.request.sampling.grammar, serve.prepared.form
     if grammar is not None and form is not None:
@@ -309,7 +312,7 @@ def _mesh_object(serve: Serve, served: Sequence[SealedServe]) -> dict[str, Any]:
 
 
 def _receipts(served: Sequence[SealedServe]) -> str:
-    return ", ".join(one.sealed.id.text for one in served)
+    return ", ".join(one.receipt_id.text for one in served)
 
 
 def _first_fault(served: Sequence[SealedServe]) -> MeshError | None:

@@ -121,7 +121,8 @@ class Gateway:
             ]
         )
         app.on_response_prepare.append(_mark)
-        app.on_response_prepare.append(self._cors.mark)
+        if self._cors.configured:
+            app.on_response_prepare.append(self._cors.mark)
         if self._config.metrics:
             app.router.add_get("/metrics", self.metrics.show)
         # Bodies are inflated within our own bound, and a client that leaves ends its handler at once.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from mesh.engine.alarm import Alarm
 from mesh.errors import DeadlineExceeded, EngineFailed, EngineUnavailable, MeshError
 from mesh.gateway.backends import Placed
 from mesh.gateway.openai import Call
@@ -31,7 +32,7 @@ Outcome = asyncio.Future[SealedServe | Repeated]
 @dataclass(slots=True)
 class Choice:
     """`outcome` is there from the start, also of a choice that has yet to begin. `verdict` says whether a whole answer
-    has the format that it has to have."""
+    has the format that it has to have; `waiter` is whoever waits for the outcome now."""
 
     index: int
     request: ServeRequest
@@ -39,6 +40,11 @@ class Choice:
     sink: TokenStream
     outcome: Outcome
     verdict: str | None = None
+    waiter: asyncio.Future[None] | None = None
+
+    def wake(self, _: object = None) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
 
 @dataclass(slots=True)
@@ -58,6 +64,13 @@ class Serve:
     failed: tuple[SealedServe, ...] = ()
     first: Part | None = None
     begun: int = 0
+    alarm: Alarm = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.alarm = Alarm(self.late)
+        self.alarm.set(asyncio.get_running_loop().time() + max(self.deadline - self.clock(), 0))
+        for choice in self.choices:
+            choice.outcome.add_done_callback(lambda _: self.alarm.close() if self.over else None)
 
     @property
     def prepared(self) -> Prepared:
@@ -84,8 +97,14 @@ class Serve:
     async def ended(self, choice: Choice) -> SealedServe | Repeated:
         """What became of a choice. Raises why it never began, and DeadlineExceeded where it does not end although it
         was called off: it is sealed when it does."""
-        if not choice.outcome.done():
-            await asyncio.wait({choice.outcome}, timeout=self.patience_s)
+        if not choice.outcome.done() and self.patience_s > 0:
+            choice.waiter = asyncio.get_running_loop().create_future()
+            choice.outcome.add_done_callback(choice.wake)
+            try:
+                await choice.waiter  # and not its outcome, which would be cancelled with whoever waits for it
+            finally:
+                choice.outcome.remove_done_callback(choice.wake)
+                choice.waiter = None
         if not choice.outcome.done():
             self.abandon()
             raise DeadlineExceeded("the request's time is over and the engine does not stop; once it does it is sealed")
@@ -95,7 +114,8 @@ class Serve:
         """The next part of a choice, empty after `timeout_s`; None at the end, also that of the patience with an engine
         that was called off."""
         part = await choice.sink.take(min(timeout_s, self.patience_s))
-        return None if part == Part("", []) and self.patience_s == 0 else part
+        over = part is not None and not part.text and not part.entries and self.patience_s == 0
+        return None if over else part
 
     def following(self) -> Choice | None:
         """The next choice to begin; None where all have."""
@@ -103,6 +123,15 @@ class Serve:
             return None
         self.begun += 1
         return self.choices[self.begun - 1]
+
+    def late(self) -> None:
+        """At the deadline: call off what runs. At the end of the patience after it: whoever waits waits no more."""
+        self.cut("deadline")
+        if self.patience_s > 0:
+            self.alarm.set(asyncio.get_running_loop().time() + self.patience_s)
+            return
+        for choice in self.choices:
+            choice.wake()
 
     def cut(self, by: str) -> None:
         """Call off what runs."""

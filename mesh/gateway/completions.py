@@ -207,10 +207,6 @@ class Completions:
         choices = [self._choice(call, placed, piece, index) for index in range(call.n)]
         shape = shapes.Shape(chat, choices[0].serve_id, call.model, int(time.time()))
         serve = Serve(call, placed, shape, piece, choices, repeat, deadline, self._clock, failed)
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(max(deadline - self._clock(), 0), serve.cut, "deadline")
-        for choice in choices:
-            choice.outcome.add_done_callback(lambda outcome: timer.cancel() if serve.over else None)
         self._begin(serve)
         return serve
 

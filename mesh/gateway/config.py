@@ -188,6 +188,7 @@ ModelName = Annotated[str, AfterValidator(_sealable)]
 class _Backend(_Table):
     aliases: list[ModelName] = []  # what clients may ask for beside its name; several backends may share one
     queue: Annotated[int, Field(ge=0, le=100_000)] | None = None  # in place of the gateway's
+    launch_record: Annotated[str, Field(min_length=1)] | None = None  # how it was launched, for its receipts
 
 
 class _Governable(_Backend):

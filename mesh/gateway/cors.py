@@ -32,10 +32,12 @@ class Cors:
         }
         return web.Response(status=204, headers=headers)
 
+    @property
+    def configured(self) -> bool:
+        return bool(self._origins)
+
     async def mark(self, request: web.Request, response: web.StreamResponse) -> None:
         """Say so on every answer, errors too: without it a page cannot tell a refusal from a broken network."""
-        if not self._origins:
-            return
         response.headers.add(hdrs.VARY, hdrs.ORIGIN)
         if self._allows(request):
             response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = request.headers[hdrs.ORIGIN]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nServer: mesh\r\nRetry-After: 1\r\nConnection: close\r\n"
@@ -32,6 +33,6 @@ class Door:
 
 class _Full(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(_FULL % (len(_BODY), _BODY))
-        transport.close()
+        answered = cast(asyncio.Transport, transport)
+        answered.write(_FULL % (len(_BODY), _BODY))
+        answered.close()

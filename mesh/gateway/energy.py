@@ -26,7 +26,7 @@ def energy_object(served: Sequence[SealedServe]) -> dict[str, Any]:
     """
     energies = [one.receipt.energy for one in served]
     if len(served) == 1:
-        return {**energy_fields(energies[0]), "receipt_id": served[0].sealed.id.text}
+        return {**energy_fields(energies[0]), "receipt_id": served[0].receipt_id.text}
     weakest = max(energies, key=lambda energy: BASES.index(energy.basis))
     figures = [energy.uj for energy in energies if energy.uj is not None]
     told: dict[str, Any] = {"basis": weakest.basis}
@@ -36,7 +36,7 @@ def energy_object(served: Sequence[SealedServe]) -> dict[str, Any]:
             told["attribution_method"] = rules.pop()
     else:
         told["reason"] = weakest.reason
-    return {**told, "receipt_ids": [one.sealed.id.text for one in served]}
+    return {**told, "receipt_ids": [one.receipt_id.text for one in served]}
 
 
 def energy_comment(served: Sequence[SealedServe]) -> bytes:

@@ -29,7 +29,7 @@ class EventStream:
         self.sent: bytearray | None = bytearray()
         self._loop = asyncio.get_running_loop()
         self._last_s = 0.0
-        self._stuck = False
+        self._writing = self._stuck = False
         self._alarm = Alarm(self._give_up)
 
     async def open(self) -> None:
@@ -48,10 +48,11 @@ class EventStream:
             if len(self.sent) > self._hold_bytes:
                 self.sent = None
         self._alarm.set(self._last_s + self._timeout_s)
+        self._writing = True
         try:
             await self.response.write(data)
         finally:
-            self._alarm.off()
+            self._writing = False
         if self._stuck:
             raise TimeoutError
 
@@ -60,8 +61,9 @@ class EventStream:
         self._alarm.close()
 
     def _give_up(self) -> None:
-        self._stuck = True
-        self.abort()
+        if self._writing:
+            self._stuck = True
+            self.abort()
 
     def abort(self) -> None:
         if self._request.transport is not None:

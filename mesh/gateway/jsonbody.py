@@ -57,13 +57,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
     """The JSON object in `data`; numbers with a point or exponent as Decimal. Raises BadRequest (`malformed_body`,
     `duplicate_key`)."""
     try:
-        value = json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_float=_decimal,
-            parse_int=_integer,
-            parse_constant=_constant,
-        )
+        value = _DECODER.decode(data.decode("utf-8"))
     except UnicodeDecodeError:
         raise BadRequest("body: not valid utf-8", code="malformed_body") from None
     except json.JSONDecodeError as e:
@@ -105,6 +99,11 @@ def _decimal(text: str) -> Decimal:
 
 def _constant(name: str) -> NoReturn:
     raise BadRequest(f"body: {name} is not json", code="malformed_body")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_float=_decimal, parse_int=_integer, parse_constant=_constant
+)
 
 
 def _check(value: Any, depth: int, *, surrogates: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from mesh.steward.serves import SealedServe
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
+
+_MARK = "\0"  # which no name of a model holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,11 @@ class Shape:
     def text(self, index: int, text: str, logprobs: Mapping[str, Any] | None) -> dict[str, Any]:
         return self._chunk(index, {"delta": {"content": text}} if self.chat else {"text": text}, logprobs)
 
+    def texts(self, index: int) -> Callable[[str], bytes]:
+        """What makes events of `text` without log-probabilities: all but the text is written once."""
+        before, after = event(self.text(index, _MARK, None)).split(json_bytes(_MARK))
+        return lambda text: before + json_bytes(text) + after
+
     def delta(self, index: int, delta: Mapping[str, Any], logprobs: Mapping[str, Any] | None) -> dict[str, Any]:
         return self._chunk(index, {"delta": delta}, logprobs)
 
@@ -116,7 +123,7 @@ def repeated(receipts: Sequence[tuple[bytes, ContentId]]) -> dict[str, Any]:
 
 
 def receipt_comment(served: SealedServe) -> bytes:
-    return f": mesh-receipt {served.sealed.id.text}\n\n".encode()
+    return f": mesh-receipt {served.receipt_id.text}\n\n".encode()
 
 
 def finish_reason(served: SealedServe, calls: int = 0) -> str:
@@ -146,7 +153,7 @@ def mesh_object(served: SealedServe, *, incomplete: bool, disclose: bool, prompt
     energy = receipt.energy.to_map()
     told: dict[str, Any] = {
         "serve_id": serve_id_text(receipt.serve_id),
-        "receipt_id": served.sealed.id.text,
+        "receipt_id": served.receipt_id.text,
         "steward": steward_text(receipt.steward),
         "seq": receipt.seq,
         "energy": view({name: energy[name] for name in ("basis", "uj", "span_ns", "reason") if name in energy}),

@@ -125,7 +125,6 @@ class TokenStream:
                 await self._waiter
             finally:
                 self._waiter = None
-                self._quiet.off()
             if not self._parts and not self._ended:
                 return Part("", [])
         if not self._parts:

@@ -36,6 +36,20 @@ def tensor_digests(files: Mapping[str, Path]) -> dict[str, str]:
     return digests
 
 
+def tensor_shapes(files: Mapping[str, Path]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The type, as the file spells it, and the shape of each tensor in the `.safetensors` among `files`; no tensor is
+    read. Raises ModelFileError where a file is malformed or a tensor is there twice, OSError."""
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name in sorted(name for name in files if name.endswith(".safetensors")):
+        with open_regular(files[name]) as file:
+            for tensor, (spelled, _, _) in _header(file, name).items():
+                if tensor in shapes:
+                    raise ModelFileError(f"{name}: tensor {tensor[:80]!a} is in another file too")
+                kind, shape = json.loads(spelled)
+                shapes[tensor] = (kind, tuple(shape))
+    return shapes
+
+
 def layer_of(tensor: str) -> int | None:
     """The layer that a tensor belongs to, by the first number in its name; None for one of no layer."""
     found = _LAYER.search(tensor)

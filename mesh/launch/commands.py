@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from mesh.launch.scripts import SCRIPTS
 RUN_MARKER = "MESH_RUN"  # in the environment of every process of a run, its children's too
 LABEL = "mesh.run"
 SESSION = "engine"
+INHERITED = ("HOME", "PATH", "USER", "LOGNAME")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +210,67 @@ def tmux_start(recipe: Recipe, rank: Rank, *, run: str) -> Step:
     the command; tmux passes it words, which no other shell reads again."""
     env = {**rank.environment, RUN_MARKER: run}
     activate = "" if recipe.venv is None else f". {at_home(recipe.venv.rstrip('/') + '/bin/activate')} && "
-    words = " ".join(shlex.quote(f"{key}={value}") for key, value in env.items())
+    # Its input stays the pane's: where nothing holds the terminal any more, tmux takes the pane for dead.
+    # Of the node's own environment these alone: what a profile there exports would be a lever that nobody recorded
+    kept = " ".join(f'{name}="${name}"' for name in INHERITED if name not in env)
+    words = " ".join([*([kept] if kept else []), *(shlex.quote(f"{key}={value}") for key, value in env.items())])
     argv = " ".join(at_home(word) if word.startswith("~/") else shlex.quote(word) for word in rank.argv)
-    body = f"{activate}exec env {words} {argv} >{at_home(log_path(run, rank.rank))} 2>&1 </dev/null"
+    body = f"{activate}exec env -i {words} {argv} >{at_home(log_path(run, rank.rank))} 2>&1"
     command = (
         f"mkdir -p {at_home(f'~/.mesh/{run}')} && "
         f"tmux -L {shlex.quote(socket_name(run))} -f /dev/null new-session -d -s {SESSION} sh -c {shlex.quote(body)} "
         f"\\; set-option -t {SESSION} remain-on-exit on"
     )
     return Step(rank.node.name, "start", command)
+
+
+def inherited_step(node: Node, recipe: Recipe) -> Step:
+    """Prints what an engine gets of the node's own environment, its home folder written as ~."""
+    activate = "" if recipe.venv is None else f". {at_home(recipe.venv.rstrip('/') + '/bin/activate')} && "
+    shown = "; ".join(f'printf "%s\\n" "{name}=${name}"' for name in INHERITED if name not in recipe.env)
+    return Step(node.name, "inherited environment", f'{activate}{{ {shown or ":"}; }} | sed "s|$HOME|~|g"')
+
+
+def program_step(node: Node, recipe: Recipe, argv: Sequence[str]) -> Step:
+    """Prints the SHA-256 of the program, and of the names and versions of what is installed beside it: what an image's
+    digest is to a container."""
+    activate = "" if recipe.venv is None else f". {at_home(recipe.venv.rstrip('/') + '/bin/activate')} && "
+    program = at_home(argv[0]) if argv[0].startswith("~/") else shlex.quote(argv[0])
+    command = (
+        f"{activate}p=$(command -v {program}) || {{ echo {shlex.quote(argv[0] + ': not there')} >&2; exit 1; }}; "
+        'p=$(readlink -f "$p"); sha256sum <"$p" | cut -d" " -f1; v=${VIRTUAL_ENV:-$(dirname "$(dirname "$p")")}; '
+        'ls -d "$v"/lib/python*/site-packages/*.dist-info 2>/dev/null | sed "s|.*/||" | sort | sha256sum | '
+        'cut -d" " -f1'
+    )
+    return Step(node.name, "program", command)
+
+
+def placeholder_step(node: Node, mount: Mount, cache: str, inside: str) -> Step:
+    """Prints the folder that a `{{name}}` stands for, as the engine sees it: `inside` is where it sees the cache."""
+    slug = "models--" + (mount.repo or "").replace("/", "--")
+    below = "" if mount.subfolder is None else f"/{shlex.quote(mount.subfolder)}"
+    hint = shlex.quote(
+        f"{mount.repo}{'/' + mount.subfolder if mount.subfolder else ''}: not in the model cache; "
+        f"huggingface-cli download {mount.repo}"
+    )
+    command = (
+        f'c={at_home(cache)}; r="$c/hub/{slug}"; s="$r/snapshots/$(cat "$r/refs/main" 2>/dev/null)"{below}; '
+        f'[ -d "$s" ] || {{ echo {hint} >&2; exit 1; }}; echo {shlex.quote(inside)}"${{s#"$c"}}"'
+    )
+    return Step(node.name, f"placeholder {mount.container}", command)
+
+
+def record_path(run: str) -> str:
+    return f"~/.mesh/{run}/launch.record"
+
+
+def record_step(node: Node, run: str, data: bytes) -> Step:
+    """Put the signed launch record where the run's logs are."""
+    text = base64.b64encode(data).decode("ascii")
+    folder = at_home(f"~/.mesh/{run}")
+    return Step(
+        node.name, "launch record", f"mkdir -p {folder} && printf %s {text} | base64 -d >{at_home(record_path(run))}"
+    )
 
 
 def image_step(node: Node, image: str) -> Step:

@@ -18,6 +18,7 @@ from mesh.launch.commands import (
     hook_steps,
     image_step,
     pull_step,
+    record_path,
     tmux_start,
     venv_steps,
 )
@@ -109,7 +110,15 @@ def make_plan(
         raise UsageError(f"recipe {file.name}: docker_image: missing, and deploy is docker")
     cache = model_cache(config, file, options)
     model = recipe.repo if recipe.composed_model is None else recipe.composed_model.mount
-    ranks = ranks_of(config, recipe, chosen, model=model, gid=gid, placeholders=placeholders)
+    ranks = ranks_of(
+        config,
+        recipe,
+        chosen,
+        model=model,
+        gid=gid,
+        placeholders=placeholders,
+        record=record_path(run) if recipe.engine == "mesh" and recipe.deploy == "tmux" else None,
+    )
     nccl = config.nccl.get(chosen.cluster.name)
     phases: dict[str, list[Step]] = {phase: [] for phase in PHASES}
     script = _venv_script(file)

@@ -49,9 +49,11 @@ def ranks_of(
     model: str,
     gid: Mapping[str, str] | None = None,
     placeholders: Mapping[str, Mapping[str, str]] | None = None,
+    record: str | None = None,
 ) -> list[Rank]:
     """One for each chosen node. `model` is the name or path the engine is given. `gid` maps nodes to the index found on
-    them, "auto" where it was not looked for; `placeholders` maps nodes to what `{{name}}` stands for there."""
+    them, "auto" where it was not looked for; `placeholders` maps nodes to what `{{name}}` stands for there. `record` is
+    where the launch record will be, for an engine that names it in its own receipts."""
     if recipe.engine in ("llama.cpp", "mesh") and len(chosen.nodes) > 1:
         raise UsageError(f"{recipe.engine} serves from one node, {len(chosen.nodes)} were chosen")
     nccl = config.nccl.get(chosen.cluster.name)
@@ -60,7 +62,7 @@ def ranks_of(
         filled = (placeholders or {}).get(node.name)
         argv = [
             *(recipe.entrypoint or _ENTRYPOINTS[recipe.engine]),
-            *_engine_flags(recipe, chosen, rank, model, config),
+            *_engine_flags(recipe, chosen, rank, model, config, record),
             *recipe.args,
         ]
         if recipe.distributed_backend == "ray" and len(chosen.nodes) > 1 and rank:
@@ -89,7 +91,9 @@ def _fill(text: str, placeholders: Mapping[str, str] | None) -> str:
     return _PLACEHOLDER.sub(lambda found: placeholders.get(found[1], found[0]), text)
 
 
-def _engine_flags(recipe: Recipe, chosen: Chosen, rank: int, model: str, config: LaunchConfig) -> list[str]:
+def _engine_flags(
+    recipe: Recipe, chosen: Chosen, rank: int, model: str, config: LaunchConfig, record: str | None
+) -> list[str]:
     port, nodes = str(recipe.port or config.default_port), len(chosen.nodes)
     served = [] if recipe.served_model_name is None else [_NAME_FLAG[recipe.engine], recipe.served_model_name]
     listen = ["--host", recipe.host, "--port", port]
@@ -139,7 +143,8 @@ def _engine_flags(recipe: Recipe, chosen: Chosen, rank: int, model: str, config:
         case "llama.cpp":
             return [*(["--model", model] if recipe.local_model else ["--hf-repo", model]), *served, *listen]
         case "mesh":
-            return [*(["--reference"] if model == "reference" else ["--gguf", model]), *served, *listen]
+            source = ["--reference"] if model == "reference" else ["--gguf", model]
+            return [*source, *served, *listen, *(["--launch-record", record] if record is not None else [])]
 
 
 _NAME_FLAG = {"vllm": "--served-model-name", "sglang": "--served-model-name", "llama.cpp": "--alias", "mesh": "--name"}

@@ -83,9 +83,10 @@ def seal_work(
             raise LedgerError(f"serve {serve_id_text(serve_id)}: receipt made is not the one for seq {position.seq}")
         if sealed.value.grant_id != intent[2]:
             raise LedgerError(f"serve {serve_id_text(serve_id)}: receipt made names another grant than its intent")
+        receipt_id = sealed.id
         db.execute(
             "INSERT INTO receipts VALUES (?, ?, ?, ?, ?, ?)",
-            (position.seq, sealed.id, serve_id, intent[0], sealed.envelope, intent[1]),
+            (position.seq, receipt_id, serve_id, intent[0], sealed.envelope, intent[1]),
         )
         db.execute("DELETE FROM intents WHERE serve_id = ?", (serve_id,))
         if intent[2] is not None:  # without a grant nothing was reserved
@@ -95,7 +96,7 @@ def seal_work(
                 "INSERT INTO kept VALUES (?, ?, ?, ?, ?)",
                 (serve_id, kept.payload, kept.output, kept.prompt, kept.until_ns),
             )
-        transaction.count, transaction.head = position.seq + 1, sealed.id
+        transaction.count, transaction.head = position.seq + 1, receipt_id
         return sealed
 
     return work

@@ -14,6 +14,7 @@ from mesh.errors import CandidateError
 # The steps of a path that name a member of a union, which nobody wrote: they follow these fields.
 _UNIONS: Final = ("distribution", "acquisition", "readiness")
 _SHOWN_CHARS: Final = 80
+_TOLD: Final = 40  # faults in one message
 _KINDS: Final = {
     "int_type": "an integer", "int_from_float": "an integer", "string_type": "text", "bool_type": "true or false",
     "list_type": "a list", "tuple_type": "a list", "dict_type": "an object", "model_type": "an object",
@@ -80,9 +81,12 @@ def faults_of(error: ValidationError, under: str | None = None) -> list[Fault]:
 
 
 def raise_faults(faults: Sequence[Fault], what: str) -> None:
-    """Raises CandidateError naming every one of `faults` in the document `what`, if there are any."""
+    """Raises CandidateError with all of `faults` in the document `what`, if there are any; its message names the first
+    of them where they are many."""
     if faults:
-        raise CandidateError(f"{what}: " + "; ".join(map(str, faults)), faults=[fault.to_map() for fault in faults])
+        told = "; ".join(map(str, faults[:_TOLD]))
+        more = f"; and {len(faults) - _TOLD} more" if len(faults) > _TOLD else ""
+        raise CandidateError(f"{what}: {told}{more}", faults=[fault.to_map() for fault in faults])
 
 
 def path_of(steps: Iterable[str | int]) -> str:

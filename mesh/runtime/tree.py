@@ -37,7 +37,7 @@ class SourceFile:
 
 def source_files(source: Path) -> list[SourceFile]:
     """What would be packed, by path in the order of code points. Raises PackError naming what cannot be, OSError."""
-    if not stat.S_ISDIR(os.lstat(source).st_mode):
+    if not stat.S_ISDIR(os.stat(source).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(source))
     files = sorted(_walk(source, ""), key=lambda file: file.path)
     if len(files) > MAX_FILES:

@@ -51,7 +51,7 @@ def value_view(value: Value) -> dict[str, Any]:
 
 def view(item: Any, name: str = "") -> Any:
     """One canonical value, `name` being the field that holds it."""
-    if isinstance(item, bool):
+    if isinstance(item, (str, bool)):
         return item
     if isinstance(item, int):
         return int(item) if -JSON_SAFE_INT <= item <= JSON_SAFE_INT else str(item)

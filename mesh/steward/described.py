@@ -23,7 +23,8 @@ class Described:
     route_bytes: bytes | None = None
 
 
-def describe(engine: ServingEngine, *, deterministic: bool) -> Described:
+def describe(engine: ServingEngine, *, deterministic: bool, launch: bytes | None = None) -> Described:
+    """`launch` is the digest of the record of how the engine was launched, where there is one."""
     settings = dict(engine.settings)
     identity, route = identity_of(engine), shard_route_of(engine)
     artifact, recipe = (None, None) if identity is None else map(bytes.fromhex, identity.fingerprint.key)
@@ -40,6 +41,7 @@ def describe(engine: ServingEngine, *, deterministic: bool) -> Described:
         model_artifact_digest=artifact,
         runtime_recipe_digest=recipe,
         route_digest=None if route is None else route.digest,
+        launch_digest=launch,
     )
     route_bytes = None if route is None else encode(route.document)
     return Described(block, block.to_cbor(), settings, encode(settings), route_bytes)

@@ -9,6 +9,7 @@ from mesh.engine.protocol import TokenSink
 from mesh.errors import EngineError
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.envelope import Sealed
+from mesh.schema.ids import ContentId
 from mesh.schema.receipt import Receipt
 from mesh.schema.request import ServeRequest, pack_ids
 
@@ -31,6 +32,7 @@ class SealedServe:
     a typed decision the ids of the options too; `decided` then has the natural log-probability of each option."""
 
     sealed: Sealed
+    receipt_id: ContentId
     receipt: Receipt
     request: ServeRequest
     tokens: tuple[int, ...] = field(repr=False)

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from blake3 import blake3
@@ -60,6 +60,7 @@ class Steward:
         ledger: Ledger,
         metering: Metering,
         keep_ns: int | None = None,
+        launches: Mapping[str, bytes] | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
@@ -67,6 +68,7 @@ class Steward:
         self._ledger = ledger
         self._metering = metering
         self._keep_ns = keep_ns
+        self._launches = dict(launches or {})  # by the served name: the launch records of their engines
         self._clock_ns = clock_ns
         self._random = random
         self._opening_key = opening_key(key.seed)
@@ -290,6 +292,7 @@ class Steward:
         sealed = await self._seal(serve_id, lambda position: self._sign(position, fields), kept)
         return SealedServe(
             sealed=sealed,
+            receipt_id=sealed.id,
             receipt=sealed.value,
             request=request,
             tokens=committed or (),
@@ -308,7 +311,9 @@ class Steward:
             self._described = {
                 k: v for k, v in self._described.items() if v.block.recipe_id != engine.recipe_id or k[0] == key[0]
             }
-            described = self._described[key] = describe(engine, deterministic=key[1])
+            described = self._described[key] = describe(
+                engine, deterministic=key[1], launch=self._launches.get(engine.recipe_id)
+            )
         return described
 
     def _kept(self, prompt: Sequence[int], output: Sequence[int], text: str | None, now_ns: int) -> Kept | None:

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.__main__ import main
 from bench.measure import Comparison, Goal, PeerMissing, Plan, Sides, measure, process_cpu_ns, row_of, take_turns
-from bench.report import table
+from bench.report import results_md, table
 from bench.venvs import ROOT, python_of
 
 PLAN = Plan(rounds=3, cpu_calls=1, callers=1, serves=1, file_bytes=1)
@@ -44,6 +45,13 @@ def test_goal_bounds_ours_over_peer(goal: Goal, ours: float, peer: float, met: b
 def test_goal_is_not_met_by_rounding() -> None:
     row = row_of(comparison(Goal("<=", 2.0)), [2.00001], [1.0])
     assert (row.ratio, row.met) == (2.0, False)
+
+
+def test_limit_is_told_where_the_goal_is_missed() -> None:
+    bounded = replace(comparison(Goal("<=", 2.0)), limit="one signature")
+    about = {"machine": {"cores": 2, "architecture": "a", "python": "3", "sqlite": "3"}}
+    assert "Limit: one signature." in results_md([row_of(bounded, [3.0], [1.0])], about)
+    assert "Limit" not in results_md([row_of(bounded, [2.0], [1.0])], about)
 
 
 def test_row_without_a_goal_has_figures_and_no_judgement() -> None:
@@ -123,7 +131,7 @@ def test_gateway_is_measured_beside_a_proxy_in_processes_of_their_own(tmp_path: 
 
 @pytest.mark.deep
 def test_sealed_serves_are_counted_over_http(tmp_path: Path) -> None:
-    assert main(["--quick", "--only", "sealed serves", "--out", str(tmp_path)]) == 0
+    assert main(["--quick", "--only", "at once, on uvloop", "--out", str(tmp_path)]) == 0
     (row,) = json.loads((tmp_path / "results.json").read_text())["rows"]
     assert (row["peer"], row["goal"]) == (1000, ">= 1")
     assert row["ours"] > 0

@@ -119,6 +119,11 @@ def test_changed_byte_is_refused_before_the_body_is_decoded_with_its_reason() ->
     check_changes(every=61)
 
 
+@pytest.mark.deep
+def test_every_changed_byte_is_refused_before_the_body_is_decoded_with_its_reason() -> None:
+    check_changes(every=1)
+
+
 def test_changed_byte_of_header_tables_and_fields_is_refused_with_its_reason() -> None:
     changed = bytearray(GARBAGE)
     fields = [*range(_BLOCK_AT + 1 + 72 + 40), *range(_BLOCK_AT + 1 + SIGNED_BYTES - 64, _BLOCK_AT + 1 + SIGNED_BYTES)]

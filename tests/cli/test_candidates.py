@@ -324,6 +324,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.deep
 def test_a_candidate_of_vllm_is_served_as_it_says(tmp_path: Path) -> None:
     from tests.support.vllm_folder import write_model_folder
 

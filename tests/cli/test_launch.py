@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Mesh
+from tests.launch.foreign_examples import COMPOSE_ENV, ENV_FILE, EUGR, RUNNER, STATEFUL
 from tests.launch.recipes import CLUSTERS, PINNED
 
 
@@ -74,3 +75,29 @@ def test_config_says_where_each_value_came_from(mesh: Mesh, here: Path) -> None:
     assert told["origins"]["default_port"] == "default"
     assert "cluster 2nodes: 2 nodes  # launch.toml" in mesh("launch", "config").out
     assert mesh("launch", "config", "--config", here / "nowhere.toml").code == 3
+
+
+def test_import_writes_the_recipe_and_lists_what_is_wrong(mesh: Mesh, here: Path) -> None:
+    (here / "one.yaml").write_text(EUGR)
+    result = mesh("launch", "import", "one.yaml", "--out", "recipes")
+    assert result.code == 10
+    assert "# error: docker_image: vllm-node: no tag floats" in result.out
+    assert mesh("launch", "validate", "one").code == 10
+    assert mesh("launch", "import", "one.yaml", "--out", "recipes").code == 3
+
+
+def test_import_compares_three_views_of_one_server(mesh: Mesh, here: Path) -> None:
+    for name, text in (("compose.yaml", COMPOSE_ENV), ("x.env", ENV_FILE), ("runner.yaml", RUNNER)):
+        (here / name).write_text(text)
+    result = mesh("launch", "import", "compose.yaml", "runner.yaml", "--env-file", "x.env", "--compare")
+    assert result.code == 10
+    assert "max_num_seqs: 6 | 12 | 6" in result.out
+    assert "VLLM_ENGINE_READY_TIMEOUT_S: '3600': set but unused" in result.out
+
+
+def test_import_lints_a_manifest(mesh: Mesh, here: Path) -> None:
+    (here / "two.yaml").write_text(STATEFUL)
+    (here / "bad.yaml").write_text("<<<<<<< HEAD\n" + STATEFUL)
+    assert "port 8080 has no listener" in mesh("launch", "import", "two.yaml").out
+    result = mesh("launch", "import", "bad.yaml")
+    assert (result.code, result.err) == (2, "mesh launch: bad.yaml: merge-conflict markers in lines 1\n")

@@ -25,6 +25,7 @@ def benched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     contract["cases"] = [
         {"id": "small", "prompt_tokens": 200, "concurrencies": [1, 2]},
         {"id": "large", "prompt_tokens": 1022, "concurrencies": [1]},  # with 4 more it is over the limit
+        {"id": "many", "prompt_tokens": 200, "concurrencies": [17]},
     ]
     contract["domains"] = ["code"]
     contract["request"].update(output_tokens=4, min_completion_tokens=4)
@@ -42,9 +43,10 @@ def test_a_record_names_candidate_payload_machine_and_receipts(benched: tuple[Pa
     assert record["machine"]["cores"] >= 1
     assert set(record["machine"]) >= {"system", "release", "architecture", "processor", "python", "mesh"}
     assert [(cell["case"], cell["concurrency"], len(cell.get("requests", []))) for cell in record["cells"]] == [
-        ("small", 1, 1), ("small", 2, 2), ("large", 1, 0),
+        ("small", 1, 1), ("small", 2, 2), ("large", 1, 0), ("many", 17, 0),
     ]  # fmt: skip
     assert record["cells"][2]["skipped"] == "takes 1026 tokens of context, serving.max_context_tokens is 1024"
+    assert record["cells"][3]["skipped"] == "takes 17 connections, serving.max_connections is 16"
     for cell in record["cells"][:2]:
         assert cell["samples"]
         for request in cell["requests"]:
@@ -84,7 +86,7 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "steward": (lambda r: r.update(steward="ed25519:" + "0" * 64), "receipt: "),
     "settings": (lambda r: r["engines"][0].update(settings_digest="b3:" + "0" * 64), "settings_digest: not in this"),
     "backend": (lambda r: r["engines"][0].update(backend_id="x"), "receipt: of another engine than the record names"),
-    "cell": (lambda r: r["cells"].pop(), "cells: expected the whole matrix, 3, got 2"),
+    "cell": (lambda r: r["cells"].pop(), "cells: expected the whole matrix, 4, got 3"),
     "order": (lambda r: r["cells"].reverse(), "cells[0]: expected small code of 1"),
     "prompts": (lambda r: r.update(prompts="other/1"), "prompts: expected mesh-code-prose/1"),
     "skipped": (lambda r: r["cells"][0].update(skipped="tired"), "skipped: expected no requests"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end import test_readme
 from tests.end_to_end.test_readme import BLOCKS, Block, Ended, Reading, Terminal, commands, free_port, serving
 from tests.support.models import smollm2_path
 
@@ -18,7 +19,10 @@ WALK = [block for block in BLOCKS if "mesh runtime" in block.text or "runtime-an
 
 @pytest.mark.deep
 @pytest.mark.real_model
-def test_a_candidate_goes_from_its_folder_to_receipts_that_replay(tmp_path: Path) -> None:
+def test_a_candidate_goes_from_its_folder_to_receipts_that_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(test_readme, "PATIENCE_S", 600)  # a real model, on a machine that may be busy
     smollm2_path()
     assert len(WALK) == 4
     prepared, served, asked, benched = WALK

@@ -41,8 +41,9 @@ async def stream_until_signalled(gate: Served, max_tokens: int, *signals: signal
         return (said + await response.content.read()).decode()
 
 
-def test_stop_lets_a_stream_end(tmp_path: Path) -> None:
-    with served(tmp_path, "[gateway]\ndrain_s = 600\n" + REFERENCE) as gate:
+@pytest.mark.parametrize("flags", [[], ["--uvloop"]])
+def test_stop_lets_a_stream_end(tmp_path: Path, flags: list[str]) -> None:
+    with served(tmp_path, "[gateway]\ndrain_s = 600\n" + REFERENCE, *flags) as gate:
         said = asyncio.run(stream_until_signalled(gate, 2000, signal.SIGTERM))
         assert said.endswith("data: [DONE]\n\n")
         assert gate.process.wait() == 0

@@ -1,6 +1,6 @@
 """`make fuzz`: bytes that nobody meant, into everything that reads bytes from strangers.
 
-    python tests/fuzz/run.py [--inputs N] [--seconds N] [--seed N]
+    python tests/fuzz/run.py [--inputs N] [--seconds N] [--seed N] [--only WORD]
 
 Each input is a good one with some of it changed: flipped, cut, doubled, joined with another, its CBOR heads made wider
 or its numbers extreme. A decoder may accept it or raise an error of this package; anything else fails the run, as does
@@ -20,6 +20,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from mesh.blueprint import postcard
+from mesh.blueprint.body import decode_body
+from mesh.blueprint.certificate import Certificate
+from mesh.blueprint.container import HEADER, LOCATORS, Container
+from mesh.blueprint.revocation import Revocations, revoke
+from mesh.blueprint.sealing import SignatureBlock
+from mesh.blueprint.verification import Policy, read_unverified
+from mesh.blueprint.verification import verify as verify_blueprint
 from mesh.engine.vllm_stream import EventReader
 from mesh.errors import MeshError
 from mesh.grant.chain import verify_grant
@@ -41,6 +49,7 @@ from mesh.schema.limits import MAX_PAYLOAD_BYTES
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import Receipt
 from mesh.schema.request import ServeRequest
+from tests.blueprint import bodies
 from tests.schema import samples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +92,7 @@ def decoders() -> dict[str, tuple[Decoder, list[bytes]]]:
     candidate = Candidate.from_json(document)
     file = PackedFile(path=DOCUMENT, bytes=len(document), mode=0o644, sha256=hashlib.sha256(document).hexdigest())
     descriptor = Descriptor.made(candidate, [file])
-    return values | {
+    return values | blueprint_decoders() | {
         "runtime.json": (Candidate.from_json, [document]),
         "release.json": (Release.from_json, [RELEASE]),
         "pack": (lambda data: read_pack(io.BytesIO(data)), [packed(descriptor, document)]),
@@ -98,6 +107,41 @@ def decoders() -> dict[str, tuple[Decoder, list[bytes]]]:
         "grant": (lambda data: verify_grant(data, TRUST), [grant, close(verify_grant(grant, TRUST))]),
         "vllm events": (lambda data: list(EventReader().feed(data)), [event * 2 + b"data: [DONE]\n\n"]),
     }  # fmt: skip
+
+
+def blueprint_decoders() -> dict[str, tuple[Decoder, list[bytes]]]:
+    """Files, with and without a hash that was mended for what was changed, and each of their parts by itself."""
+    made = bodies.body()
+    files = [bodies.kbp(made), bodies.kbp(made, full=False), bodies.kbp(made, key=None)]
+    container = Container.of_bytes(files[0])
+    trusted, keys = bodies.policy(), {bodies.ROOT.public.id: bodies.ROOT.public}
+    listed = revoke(bodies.ROOT, (bytes(32),), number=1, made_s=1, until_s=2)
+    return {
+        "blueprint": (lambda data: blueprint_of(data, trusted), files),
+        "blueprint with its hash": (lambda data: read_unverified(Container.of_bytes(mended(data))), files),
+        "blueprint body": (decode_body, [container.body]),
+        "blueprint locators": (partial(postcard.decode, LOCATORS), [container.locator_table]),
+        "signature block": (SignatureBlock.from_bytes, [container.signature_block]),
+        "certificate": (Certificate.from_bytes, [bodies.certificate().data]),
+        "revocations": (lambda data: Revocations.from_bytes(data, keys), [listed]),
+    }
+
+
+def blueprint_of(data: bytes, trusted: Policy) -> object:
+    return verify_blueprint(Container.of_bytes(data), trusted)
+
+
+def mended(data: bytes) -> bytes:
+    """With the lengths and the hash that its header should have, as far as it has a header."""
+    if len(data) < HEADER.size:
+        return data
+    magic, version, flags, body, locators, payloads, signature, _ = HEADER.unpack(data[: HEADER.size])
+    body = min(body, len(data) - HEADER.size)
+    rest = len(data) - HEADER.size - body
+    locators, payloads = min(locators, rest), min(payloads, max(rest - locators, 0))
+    signature = rest - locators - payloads
+    digest = hashlib.sha256(data[HEADER.size : HEADER.size + body]).digest()
+    return HEADER.pack(magic, version, flags, body, locators, payloads, signature, digest) + data[HEADER.size :]
 
 
 def packed(descriptor: Descriptor, document: bytes) -> bytes:
@@ -152,9 +196,9 @@ def changed(data: bytes, others: list[bytes], random: random.Random) -> bytes:
     return bytes(out)
 
 
-def inputs(count: int, seed: int) -> Iterator[tuple[str, Decoder, bytes]]:
+def inputs(count: int, seed: int, only: str) -> Iterator[tuple[str, Decoder, bytes]]:
     chance = random.Random(seed)
-    table = decoders()
+    table = {name: each for name, each in decoders().items() if name.startswith(only)}
     names = list(table)
     everything = [data for _, good in table.values() for data in good]
     for number in range(count):
@@ -168,10 +212,11 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=1_000_000, help="how many (a million)")
     parser.add_argument("--seconds", type=int, default=1800, help="at most so long (1800)")
     parser.add_argument("--seed", type=int, default=1, help="which (1)")
+    parser.add_argument("--only", default="", metavar="WORD", help="decoders whose name begins so")
     args = parser.parse_args()
     accepted = refused = 0
     ends = time.monotonic() + args.seconds
-    for number, (name, decode, data) in enumerate(inputs(args.inputs, args.seed), start=1):
+    for number, (name, decode, data) in enumerate(inputs(args.inputs, args.seed, args.only), start=1):
         try:
             decode(data)
             accepted += 1

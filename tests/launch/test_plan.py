@@ -209,4 +209,5 @@ def test_tmux_start_holds_the_environment_and_the_marker(tmp_path: Path) -> None
     command = planned(text, Wish("2nodes")).phases["start"][0].command
     assert "tmux -L mesh-r1 -f /dev/null new-session -d -s engine sh -c" in command
     body = shlex.split(command)[shlex.split(command).index("-c") + 1]
-    assert body.startswith(". \"$HOME\"/v/bin/activate && exec env 'A=b c' MESH_RUN=r1 llama-server")
+    assert body.startswith('. "$HOME"/v/bin/activate && exec env -i HOME="$HOME" PATH="$PATH" ')
+    assert " 'A=b c' MESH_RUN=r1 llama-server " in body

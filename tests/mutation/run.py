@@ -160,7 +160,7 @@ ROOMS = {
             },
             (
                 f"{RUNTIME}candidate.py {RUNTIME}corpus.py {RUNTIME}release.py",
-                "tests/runtime tests/cli/test_runtime.py",
+                f"{RUNTIME}hostile.py {RUNTIME}packing.py {RUNTIME}matrix.py tests/cli/test_runtime.py",
             ),
         ),
     )

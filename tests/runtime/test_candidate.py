@@ -51,6 +51,13 @@ def test_all_faults_are_named_at_once_in_the_order_in_which_readers_look() -> No
     assert [fault.path for fault in faults_in(value)] == ["status", "version", "id", "cache.provider"]
 
 
+def test_a_message_does_not_grow_with_the_faults() -> None:
+    value = {**document(), **{f"extra{n}": n for n in range(1000)}}
+    with pytest.raises(CandidateError, match=r"extra39: unknown field; and 960 more$") as caught:
+        Candidate.from_json(json.dumps(value).encode())
+    assert len(caught.value.faults) == 1000
+
+
 def test_rules_between_sections_hold_for_those_that_are_sound() -> None:
     found = faults(VLLM, ("cache/provider", "other"), ("serving/qualified", True), ("logical_model", "Big"))
     assert [text.split(":")[0] for text in found] == ["logical_model", "serving.qualified", "cache.provider"]

@@ -6,8 +6,6 @@ import hashlib
 import os
 import random
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh.errors import CandidateError, PackError
+from mesh.errors import PackError
 from mesh.runtime.archive import read_pack
 from mesh.runtime.descriptor import Descriptor, PackedFile
 from mesh.runtime.document import canonical
@@ -25,6 +23,7 @@ from mesh.runtime.packing import Packed, pack
 from mesh.runtime.tree import DESCRIPTOR
 from mesh.runtime.unpacking import unpack, verify
 from tests.runtime.conftest import CORPUS, EXPECTED, MACOS, runtime_json, write_tree
+from tests.runtime.refusals import LARGE, check_case
 from tests.support.examples import examples
 
 
@@ -123,70 +122,11 @@ def test_what_was_unpacked_is_what_was_packed(tmp_path: Path) -> None:
             assert path.stat().st_mode & 0o7777 == file["mode"]
 
 
-def make_case(case: str, folder: Path, output: Path) -> Path:
-    """What a case of `pack_refusals` adds to the base tree; gives the output."""
-    match case:
-        case "symlink to a file":
-            (folder / "link").symlink_to("runtime.json")
-        case "symlink to a directory":
-            (folder / "sub").mkdir()
-            (folder / "link").symlink_to("sub")
-        case "dangling symlink":
-            (folder / "link").symlink_to("nowhere")
-        case "symlink with an ignored name (x.pyc)":
-            (folder / "x.pyc").symlink_to("nowhere")
-        case "symlink inside __pycache__":
-            (folder / "__pycache__").mkdir()
-            (folder / "__pycache__" / "link").symlink_to("nowhere")
-        case "FIFO":
-            os.mkfifo(folder / "pipe")
-        case "benchmark.md at the top":
-            (folder / "benchmark.md").write_text("evidence")
-        case "benchmark.md nested":
-            (folder / "sub").mkdir()
-            (folder / "sub" / "benchmark.md").write_text("evidence")
-        case "output inside the source":
-            return folder / "out.letsinfer"
-        case "output already exists":
-            output.write_bytes(b"here")
-        case "empty directory only beside runtime.json":
-            (folder / "empty").mkdir()
-        case "hard link to runtime.json":
-            os.link(folder / "runtime.json", folder / "copy.json")
-        case "runtime.json with a UTF-8 BOM":
-            (folder / "runtime.json").write_bytes(b"\xef\xbb\xbf" + runtime_json(MACOS))
-        case "runtime.json with a duplicate key":
-            again = runtime_json(MACOS).replace(b"{", b'{"schema_version": 6,', 1)
-            (folder / "runtime.json").write_bytes(again)
-        case "10,000 files in all" | "10,001 files in all":
-            for n in range(9_999 if "10,000" in case else 10_000):
-                (folder / f"{n}.dat").touch()
-        case "total one byte over 1 GiB":
-            with (folder / "big.dat").open("wb") as file:
-                file.truncate((1 << 30) - len(runtime_json(MACOS)) + 1)
-        case _:
-            raise AssertionError(case)
-    return output
-
-
 @pytest.mark.parametrize(
-    "expected",
-    [
-        pytest.param(one, id=one["case"], marks=[pytest.mark.deep] if "files in all" in one["case"] else [])
-        for one in EXPECTED["pack_refusals"]
-    ],
+    "expected", [one for one in EXPECTED["pack_refusals"] if one not in LARGE], ids=lambda one: one["case"]
 )
 def test_a_tree_is_packed_or_refused_as_published(expected: dict[str, str], folder: Path, tmp_path: Path) -> None:
-    output = make_case(expected["case"], folder, tmp_path / "out.letsinfer")
-    before = sorted(path.name for path in tmp_path.rglob("*"))
-    # duplicate keys pass the published packer; two readers may see two candidates, so here they do not
-    if expected["verdict"] == "accepted" and "duplicate" not in expected["case"]:
-        pack(folder, output)
-        verify(output)
-    else:
-        with pytest.raises((CandidateError, FileExistsError)):
-            pack(folder, output)
-        assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    check_case(expected, folder, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -307,33 +247,6 @@ def test_a_reader_takes_any_stream(folder: Path, tmp_path: Path) -> None:
     packed = pack(folder, tmp_path / "out.letsinfer")
     with (tmp_path / "out.letsinfer").open("rb") as file:
         assert read_pack(file) == packed
-
-
-@pytest.mark.deep
-def test_a_gibibyte_is_packed_and_read_in_little_memory(folder: Path, tmp_path: Path) -> None:
-    """All that a pack may hold, in a process of its own whose peak is looked at afterwards."""
-    with (folder / "weights.dat").open("wb") as file:
-        file.truncate((1 << 30) - len(runtime_json(MACOS)))
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK, str(folder), str(tmp_path / "out.letsinfer")],
-        capture_output=True, text=True, check=False, cwd=CORPUS.parents[2],
-    )  # fmt: skip
-    (tmp_path / "out.letsinfer").unlink(missing_ok=True)
-    assert done.returncode == 0, done.stderr
-    size, peak_kib = map(int, done.stdout.split())
-    assert size > 1 << 30
-    assert peak_kib < 100_000
-
-
-PEAK = """
-import resource, sys
-from pathlib import Path
-from mesh.runtime.packing import pack
-from mesh.runtime.unpacking import verify
-packed = pack(Path(sys.argv[1]), Path(sys.argv[2]))
-assert verify(Path(sys.argv[2])) == packed
-print(packed.archive_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
 
 
 def test_memory_does_not_grow_with_a_file(folder: Path, tmp_path: Path) -> None:

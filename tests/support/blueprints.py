@@ -16,8 +16,10 @@ LATER = "2100-01-01T00:00:00Z"
 
 def mesh(*arguments: str | Path, **variables: str) -> tuple[int, dict[str, Any]]:
     """Exit code and the JSON object of a command."""
+    words = [str(word) for word in arguments]
+    words.insert(words.index("--") if "--" in words else len(words), "--json")  # what follows -- is for the engine
     done = subprocess.run(
-        [*MESH, *map(str, arguments), "--json"], capture_output=True, text=True, check=False,
+        [*MESH, *words], capture_output=True, text=True, check=False,
         env={**os.environ, **variables},
     )  # fmt: skip
     assert done.stdout, done.stderr
@@ -56,8 +58,8 @@ class Signers:
         blueprint_id: str = told["blueprint_id"]
         return blueprint_id
 
-    def build(self, out: Path, *flags: str | Path) -> str:
-        """A signed file; its id."""
+    def build(self, out: Path, *flags: str | Path, last: tuple[str, ...] = ()) -> str:
+        """A signed file; its id. What is `last` is for the engine."""
         preview = out.with_suffix(".preview")
-        made("build", *flags, "--out", preview)
+        made("build", *flags, "--out", preview, *last)
         return self.sign(preview, out)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from mesh.meter.metering import Metering
 from mesh.meter.protocol import Domain, Reading
+from mesh.meter.recorded import FORMAT, RecordedMeter, parse_log
 from mesh.schema.checkpoint import DomainTotals
 
 MS = 10**6
@@ -71,3 +74,13 @@ class HandMeter:
 
     def close(self) -> None:
         self.closed = True
+
+
+def recorded_gpu(clock: Clock, *, modelled: bool, resolution_ns: int = MS) -> RecordedMeter:
+    """100 mJ in every 10 ms, for 10 seconds."""
+    head: list[dict[str, Any]] = [
+        {"v": FORMAT},
+        {"domain": "gpu0", "method": "log", "resolution_ns": resolution_ns, "modelled": modelled, "engines": ["m"]},
+    ]
+    rows = [{"at_ns": n * 10 * MS, "domain": "gpu0", "uj": n * 100_000} for n in range(1000)]
+    return RecordedMeter(parse_log("\n".join(map(json.dumps, head + rows)).encode()), monotonic_ns=clock)

@@ -1,0 +1,265 @@
+"""`mesh launch serve`, `stop`, `status`, `close` and `keys`: engines on nodes, and what became of them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mesh.cli.console import emit, note, say
+from mesh.cli.engines import positive
+from mesh.cli.exits import ACCEPTED, REFUSED
+from mesh.cli.launch_flags import (
+    add_choice_flags,
+    add_common_flags,
+    known_hosts,
+    ledger_of,
+    ledgers,
+    loaded,
+    login_of,
+    recipe_at,
+    wish_of,
+)
+from mesh.errors import LaunchError, UsageError
+
+if TYPE_CHECKING:
+    from mesh.launch.config import Loaded
+    from mesh.launch.recipe import RecipeFile
+    from mesh.launch.run_ledger import Run, RunLedger
+    from mesh.launch.runs import Status
+
+
+def add(actions: Any) -> None:
+    serve = actions.add_parser("serve", help="launch a recipe, and wait until it answers")
+    serve.add_argument("recipe", metavar="RECIPE", help="a recipe's name or file")
+    serve.add_argument("--allow-errors", action="store_true", help="launch although the recipe breaks its contract")
+    serve.add_argument("--ready-s", type=positive, default=1800, metavar="SECONDS", help="how long it may take (1800)")
+    serve.add_argument("--follow", action="store_true", help="stay, and fail when the engine dies")
+    serve.add_argument("--probe-s", type=positive, default=30, metavar="SECONDS", help="between looks of --follow (30)")
+    add_choice_flags(serve)
+    add_common_flags(serve)
+    serve.set_defaults(run=run_serve)
+    stop = actions.add_parser("stop", help="stop a recipe's run on every node, and see that nothing is left")
+    stop.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
+    stop.add_argument("--drain-s", type=positive, default=20, metavar="SECONDS", help="from TERM to the sweep (20)")
+    stop.add_argument("--verify-s", type=positive, default=60, metavar="SECONDS", help="until nothing is left (60)")
+    add_common_flags(stop)
+    stop.set_defaults(run=run_stop)
+    status = actions.add_parser("status", help="compare each open run with its processes, port and models")
+    status.add_argument("recipes", nargs="*", metavar="RECIPE", help="recipes (all that have a ledger)")
+    add_common_flags(status)
+    status.set_defaults(run=run_status)
+    close = actions.add_parser("close", help="close an open run in the ledger, without a look at any node")
+    close.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
+    close.add_argument("--run-id", metavar="ID", help="which run (the last that is open)")
+    add_common_flags(close)
+    close.set_defaults(run=run_close)
+    keys = actions.add_parser("keys", help="show the host keys that nodes have now, and pin them")
+    keys.add_argument("--cluster", metavar="NAME", help="of one cluster (all)")
+    keys.add_argument("--pin", action="store_true", help="write keys of nodes that have none pinned yet")
+    keys.add_argument("--replace", action="store_true", help="with --pin, also where another key is pinned")
+    add_common_flags(keys)
+    keys.set_defaults(run=run_keys)
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    from mesh.launch.finding import has_error
+    from mesh.launch.validate import Rules, validate
+
+    config = loaded(args)
+    file = recipe_at(args.recipe, config)
+    findings = validate(file, Rules(config.config.default_port))
+    for one in findings:
+        note(one.words())
+    if has_error(findings) and not args.allow_errors:
+        raise LaunchError(f"recipe {file.name} breaks its contract, so nothing is launched; --allow-errors does anyway")
+    ledger = ledger_of(file.name, config)
+    with ledger.locked(at_ns=time.time_ns()) as stale:
+        if stale is not None:
+            note(f"took over a lock that was left by {stale}")
+        told = asyncio.run(_serve(args, config, file, ledger))
+    if args.json:
+        emit(told)
+    if args.follow:
+        from mesh.launch.runs import follow
+
+        run = next(one for one in ledger.runs() if one.id == told["run"])
+        asyncio.run(follow(ledger, run, login_of(config), now_ns=time.time_ns, note=note, probe_s=args.probe_s))
+    return ACCEPTED
+
+
+async def _serve(args: argparse.Namespace, config: Loaded, file: RecipeFile, ledger: RunLedger) -> dict[str, Any]:
+    from mesh.launch.launching import Launch
+    from mesh.launch.plan import Options
+    from mesh.launch.record import keep, make_record
+    from mesh.launch.selection import choose
+    from mesh.launch.ssh import Hosts
+    from mesh.steward import keys
+
+    chosen = choose(config.config, file.recipe, wish_of(args))
+    key = keys.load_or_create(ledgers(config) / "key")
+    running = ledger.open_run()
+    if running is not None:
+        raise LaunchError(f"recipe {file.name}: run {running.id} is open; stop it, or see `mesh launch status`")
+    run = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
+    async with Hosts(login_of(config), chosen.nodes) as hosts:
+        launch = Launch(
+            config.config, file, chosen, run, ledger, hosts, time.time_ns, note,
+            options=Options(args.mirror, args.hf_cache, args.stage, args.clear), ready_s=float(args.ready_s),
+        )  # fmt: skip
+        plan = await launch.prepare()
+        record = make_record(
+            plan, config, launch.facts, model=launch.expected_model, launched_ns=time.time_ns(), key=key
+        )
+        path = keep(ledger.folder / run, record, plan, config, launch.facts)
+        await launch.start(plan, record)
+        nodes = {node.name: f"{node.ssh_ip}:{launch.port}" for node in chosen.nodes}
+        return {
+            "run": run,
+            "recipe": file.name,
+            "model": launch.expected_model,
+            "nodes": nodes,
+            "processes": await launch.processes(),
+            "launch_digest": record.digest.text,
+            "record": str(path),
+        }
+
+
+def run_stop(args: argparse.Namespace) -> int:
+    from mesh.launch.runs import stop_run
+    from mesh.launch.stopping import Deadlines
+
+    config = loaded(args)
+    ledger = ledger_of(args.recipe, config)
+    try:
+        recipe = recipe_at(args.recipe, config).recipe
+    except (UsageError, OSError) as e:
+        recipe = None
+        note(f"no after_stop: {e}")
+    with ledger.locked(at_ns=time.time_ns()) as stale:
+        if stale is not None:
+            note(f"took over a lock that was left by {stale}")
+        run = ledger.open_run()
+        if run is None:
+            raise LaunchError(f"recipe {args.recipe}: no open run")
+        deadlines = Deadlines(drain_s=float(args.drain_s), verify_s=float(args.verify_s))
+        asyncio.run(
+            stop_run(ledger, run, login_of(config), now_ns=time.time_ns, note=note, recipe=recipe, deadlines=deadlines)
+        )
+    if args.json:
+        emit({"run": run.id, "recipe": args.recipe, "verified": True})
+    else:
+        say(f"run {run.id} is stopped: no process, session or port is left")
+    return ACCEPTED
+
+
+def run_status(args: argparse.Namespace) -> int:
+    from mesh.launch.runs import status_of
+
+    config = loaded(args)
+    root = ledgers(config)
+    names = (
+        args.recipes or sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else args.recipes
+    )
+    told = []
+    good = True
+    for name in names:
+        runs = ledger_of(name, config).runs()
+        if not runs:
+            continue
+        run = ledger_of(name, config).open_run() or runs[-1]
+        status = asyncio.run(status_of(run, login_of(config)))
+        good = good and status.state in ("up", "starting", "stopped")
+        drift = _drift(name, run, config)
+        told.append({**_told(name, run, status, len(runs)), "drift": drift})
+        if not args.json:
+            say(f"{name}: {status.state}: {status.why} (run {run.id}, {len(runs)} in all)")
+            for line in drift:
+                say(f"  drift: {line}")
+            for one in status.seen:
+                model = "" if one.model is None else f", model {one.model}"
+                say(f"  {one.node}: process {one.process}, port {one.port}{model}; {one.detail}")
+    if args.json:
+        emit({"recipes": told})
+    return ACCEPTED if good else REFUSED
+
+
+def _drift(name: str, run: Run, config: Loaded) -> list[str]:
+    """What of the recipe's file is no longer as it was launched."""
+    try:
+        file = recipe_at(name, config)
+    except (UsageError, OSError) as e:
+        return [f"the recipe cannot be read: {e}"]
+    launched = str(run.opened.get("recipe_sha256"))
+    if file.digest == launched:
+        return []
+    return [f"recipe.toml is {file.digest[:12]}, what was launched is {launched[:12]}"]
+
+
+def _told(name: str, run: Run, status: Status, count: int) -> dict[str, Any]:
+    return {
+        "recipe": name, "run": run.id, "open": run.open, "state": status.state, "why": status.why, "launches": count,
+        "nodes": [one.to_map() for one in status.seen],
+    }  # fmt: skip
+
+
+def run_close(args: argparse.Namespace) -> int:
+    from mesh.launch.runs import close_by_hand
+
+    ledger = ledger_of(args.recipe, loaded(args))
+    with ledger.locked(at_ns=time.time_ns()):
+        run = close_by_hand(ledger, args.run_id, time.time_ns())
+    if args.json:
+        emit({"run": run.id, "recipe": args.recipe, "verified": False})
+    else:
+        say(f"run {run.id} is closed by hand; no node was looked at")
+    return ACCEPTED
+
+
+def run_keys(args: argparse.Namespace) -> int:
+    from mesh.launch.selection import named
+    from mesh.launch.ssh import host_key_line
+
+    config = loaded(args)
+    clusters = config.config.clusters if args.cluster is None else [named(config.config, args.cluster)]
+    nodes = [node for cluster in clusters for node in cluster.nodes]
+
+    async def collect() -> list[str | BaseException]:
+        return await asyncio.gather(*(host_key_line(node) for node in nodes), return_exceptions=True)
+
+    path = known_hosts(config)
+    pinned = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    told, lines, good = [], list(pinned), True
+    for node, line in zip(nodes, asyncio.run(collect()), strict=True):
+        if isinstance(line, BaseException):
+            if not isinstance(line, LaunchError):
+                raise line
+            state, shown = "unknown", str(line)
+        else:
+            address, shown = line.split(" ", 1)[0], line
+            own = [one for one in lines if one.split(" ", 1)[0] == address]
+            state = "pinned" if line in own else "changed" if own else "new"
+            if args.pin and (state == "new" or (state == "changed" and args.replace)):
+                lines = [one for one in lines if one not in own] + [line]
+                state = "pinned now"
+        good = good and state in ("pinned", "pinned now")
+        told.append({"node": node.name, "state": state, "key": shown})
+        if not args.json:
+            say(f"{node.name}: {state}: {shown}")
+    if lines != pinned:
+        _write(path, "".join(f"{line}\n" for line in lines))
+    if args.json:
+        emit({"file": str(path), "nodes": told})
+    return ACCEPTED if good else REFUSED
+
+
+def _write(path: Path, text: str) -> None:
+    from mesh.cli.newfile import rewrite, write_new
+
+    if path.exists():
+        rewrite(path, text.encode("utf-8"))
+    else:
+        write_new(path, [text.encode("utf-8")])

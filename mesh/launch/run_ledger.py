@@ -1,0 +1,141 @@
+"""The run ledger: a file for each recipe, a line for each thing that happened to its runs.
+
+A run is open from before its first engine starts until every node was seen to be free of it. A launcher that dies
+leaves the run open, which is the truth.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from mesh.errors import LaunchError
+from mesh.launch.process import Holder
+
+Phase = Literal["starting", "ready", "stopping"]
+LEDGER_FILE = "runs.jsonl"
+LOCK_FILE = "lock"
+
+
+@dataclass(slots=True)
+class Run:
+    """`at_ns` are Unix nanoseconds. `closed` says how it ended; None while it is open."""
+
+    id: str
+    opened: Mapping[str, Any]
+    phase: Phase = "starting"
+    closed: Mapping[str, Any] | None = None
+    events: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def open(self) -> bool:
+        return self.closed is None
+
+
+@dataclass(frozen=True, slots=True)
+class RunLedger:
+    """Of one recipe, in `folder`. Whoever writes holds the lock."""
+
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        return self.folder / LEDGER_FILE
+
+    @contextmanager
+    def locked(self, *, at_ns: int) -> Iterator[str | None]:
+        """Hold the recipe's lock: the system's own, so that a dead holder holds nothing. Gives what was found of a
+        holder that left without a word, once. Raises LaunchError where another one holds it, or where one of another
+        host wrote its name and nobody can say whether it lives."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / LOCK_FILE).open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise LaunchError(f"{self.folder.name}: another launcher is at work on it: {_named(file)[1]}") from None
+            holder, shown = _named(file)
+            stale = None
+            if holder is not None:
+                life, found = holder.life()
+                if life == "unknown":
+                    raise LaunchError(
+                        f"{self.folder.name}: locked by {found}; where it is known to be gone, remove {file.name}"
+                    )
+                stale = found if holder != Holder.this() else None
+            elif shown:
+                stale = f"a lock that names nobody: {shown[:80]!r}"
+            _write(file, json.dumps(Holder.this().to_map()))
+            if stale is not None:
+                self.append({"event": "stale-lock", "at_ns": at_ns, "found": stale})
+            try:
+                yield stale
+            finally:
+                _write(file, "")
+
+    def append(self, event: Mapping[str, Any]) -> None:
+        """Write one line and see it on the disk. A line that a crash cut is closed first, so that this one is whole."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        line = json.dumps(event, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                line = b"\n" + line
+            if os.write(fd, line) != len(line):
+                raise LaunchError(f"{self.path}: the disk took half a line")
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def runs(self) -> list[Run]:
+        """All runs, oldest first. Lines that a crash cut are passed over; of a run that was never opened nothing is
+        kept."""
+        if not self.path.exists():
+            return []
+        found: dict[str, Run] = {}
+        for line in self.path.read_bytes().split(b"\n"):
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if not isinstance(event, dict) or not isinstance(event.get("run"), str):
+                continue
+            if event["event"] == "opened":
+                found[event["run"]] = Run(event["run"], event)
+                continue
+            run = found.get(event["run"])
+            if run is None:
+                continue
+            run.events.append(event)
+            if event["event"] == "closed":
+                run.closed = event
+            elif event["event"] in ("ready", "stopping"):
+                run.phase = event["event"]
+        return list(found.values())
+
+    def open_run(self) -> Run | None:
+        return next((run for run in reversed(self.runs()) if run.open), None)
+
+
+def _named(file: Any) -> tuple[Holder | None, str]:
+    """Whom a lock file names, and its text."""
+    file.seek(0)
+    text = file.read(4096).strip()
+    try:
+        holder = Holder.of(json.loads(text)) if text else None
+    except ValueError:
+        holder = None
+    return holder, (f"process {holder.pid} of {holder.host}" if holder is not None else text)
+
+
+def _write(file: Any, text: str) -> None:
+    file.seek(0)
+    file.truncate()
+    file.write(text)
+    file.flush()

@@ -1,0 +1,202 @@
+"""SSH to nodes, with host keys that were pinned before: the one place that knows asyncssh.
+
+A node whose key is another one is refused, and so is one of which no key is pinned. No agent, no configuration file and
+no environment of the operator's has a say in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from mesh.errors import HostKeyError, LaunchError, NodeUnreachable, UsageError
+from mesh.launch.config import Node
+
+CONNECT_S = 15.0
+COMMAND_S = 60.0
+MAX_SESSIONS = 8  # sshd's own limit is 10 for a connection
+MAX_OUTPUT_CHARS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command's end. `status` is None where a signal ended it."""
+
+    status: int | None
+    out: str
+    err: str
+
+    @property
+    def last(self) -> str:
+        """The last line that it said, for a message."""
+        lines = [line for line in (self.err.strip() or self.out.strip()).splitlines() if line.strip()]
+        return lines[-1][:300] if lines else "no word of it"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """`known_hosts` is the text of a file with pinned keys. Raises nothing by itself."""
+
+    user: str
+    key: Path
+    known_hosts: str
+
+
+@dataclass(slots=True)
+class Host:
+    """A connection to one node. Made by `connect`."""
+
+    node: Node
+    connection: Any
+    _sessions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SESSIONS))
+
+    async def run(self, command: str, *, timeout_s: float = COMMAND_S) -> Done:
+        """Run a command of POSIX sh. Raises NodeUnreachable where the connection goes or the time is over: then nobody
+        knows what became of it."""
+        import asyncssh
+
+        try:
+            async with self._sessions, asyncio.timeout(timeout_s):
+                # whatever the user's own shell is, the command is for sh
+                done = await self.connection.run(
+                    f"exec sh -c {shlex.quote(command)}", check=False, stdin=asyncssh.DEVNULL, errors="replace"
+                )
+        except TimeoutError:
+            raise NodeUnreachable(f"node {self.node.name}: no end of a command within {timeout_s:g} s") from None
+        except (asyncssh.Error, OSError) as e:
+            raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
+        return Done(done.exit_status if done.exit_signal is None else None, _text(done.stdout), _text(done.stderr))
+
+    async def open(self, port: int, *, host: str = "127.0.0.1") -> tuple[Any, Any]:
+        """A byte stream to a port of the node, through the connection. Raises ConnectionRefusedError where nobody
+        listens, NodeUnreachable where the connection is gone."""
+        import asyncssh
+
+        try:
+            reader, writer = await self.connection.open_connection(host, port, encoding=None)
+        except asyncssh.ChannelOpenError as e:
+            raise ConnectionRefusedError(f"{self.node.name} port {port}: {_reason(e)}") from None
+        except (asyncssh.Error, OSError) as e:
+            raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
+        return reader, writer
+
+    async def close(self) -> None:
+        self.connection.abort()
+        with contextlib.suppress(Exception):
+            await self.connection.wait_closed()
+
+
+async def connect(node: Node, login: Login, *, timeout_s: float = CONNECT_S) -> Host:
+    """Raises HostKeyError, NodeUnreachable, UsageError for a login that says too little."""
+    try:
+        import asyncssh
+    except ImportError:
+        raise UsageError("launching needs the extra: pip install 'servemesh[launch]'") from None
+    if not login.user:
+        raise UsageError("ssh_user: empty, and nodes are reached by it")
+    pinned = _pinned(node, login.known_hosts)
+    try:
+        keys = [asyncssh.read_private_key(str(login.key))]
+        trusted = asyncssh.import_known_hosts(pinned)
+    except (asyncssh.KeyImportError, ValueError, OSError) as e:
+        raise UsageError(f"ssh_key_path {login.key}: {_reason(e)}") from None
+    try:
+        async with asyncio.timeout(timeout_s):
+            connection = await asyncssh.connect(
+                node.ssh_ip, node.ssh_port, username=login.user, client_keys=keys, config=None, agent_path=None,
+                known_hosts=trusted, keepalive_interval=15, keepalive_count_max=4,
+            )  # fmt: skip
+    except asyncssh.HostKeyNotVerifiable as e:
+        raise HostKeyError(
+            f"node {node.name}: shows another host key than the pinned one: {_reason(e)}; where that is meant, "
+            "`mesh launch keys` pins it anew"
+        ) from None
+    except asyncssh.PermissionDenied as e:
+        raise LaunchError(f"node {node.name}: {login.user} is not let in: {_reason(e)}") from None
+    except TimeoutError:
+        raise NodeUnreachable(f"node {node.name}: no connection to {_address(node)} within {timeout_s:g} s") from None
+    except (asyncssh.Error, OSError) as e:
+        raise NodeUnreachable(f"node {node.name}: {_address(node)}: {_reason(e)}") from None
+    return Host(node, connection)
+
+
+def _pinned(node: Node, text: str) -> str:
+    """The lines that pin this node's keys. Without one, asyncssh would have nothing to check: refused before."""
+    names = {_address(node), *([node.ssh_ip] if node.ssh_port == 22 else [])}
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    own = [line for line in lines if names & set(_patterns(line))]
+    if not any(not line.startswith("@") for line in own):
+        raise HostKeyError(
+            f"node {node.name}: no host key of {_address(node)} is pinned; `mesh launch keys` collects it"
+        )
+    return "\n".join(own) + "\n"
+
+
+def _patterns(line: str) -> list[str]:
+    words = line.split()
+    at = 1 if words and words[0].startswith("@") else 0
+    return words[at].split(",") if len(words) > at else []
+
+
+def _address(node: Node) -> str:
+    return f"[{node.ssh_ip}]:{node.ssh_port}" if node.ssh_port != 22 else node.ssh_ip
+
+
+async def host_key_line(node: Node, *, timeout_s: float = CONNECT_S) -> str:
+    """The line that would pin the key which the node shows now. Whether it is the node's, a person says. Raises
+    NodeUnreachable."""
+    try:
+        import asyncssh
+    except ImportError:
+        raise UsageError("launching needs the extra: pip install 'servemesh[launch]'") from None
+    try:
+        async with asyncio.timeout(timeout_s):
+            key = await asyncssh.get_server_host_key(node.ssh_ip, node.ssh_port, config=None)
+    except (TimeoutError, asyncssh.Error, OSError) as e:
+        raise NodeUnreachable(f"node {node.name}: {_address(node)}: {_reason(e)}") from None
+    if key is None:
+        raise NodeUnreachable(f"node {node.name}: {_address(node)} shows no host key")
+    return f"{_address(node)} {key.export_public_key('openssh').decode().strip()}"
+
+
+class Hosts:
+    """Connections to several nodes at once. A node that cannot be reached is kept with the reason."""
+
+    def __init__(self, login: Login, nodes: Iterable[Node]) -> None:
+        self._login, self._nodes = login, list(nodes)
+        self.up: dict[str, Host] = {}
+        self.down: dict[str, LaunchError] = {}
+
+    async def __aenter__(self) -> Self:
+        ends = await asyncio.gather(*(connect(node, self._login) for node in self._nodes), return_exceptions=True)
+        for node, end in zip(self._nodes, ends, strict=True):
+            if isinstance(end, Host):
+                self.up[node.name] = end
+            elif isinstance(end, LaunchError):
+                self.down[node.name] = end
+        for end in ends:
+            if isinstance(end, BaseException) and not isinstance(end, LaunchError):
+                await self.__aexit__(None, None, None)
+                raise end
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.gather(*(host.close() for host in self.up.values()))
+
+
+def _reason(error: BaseException) -> str:
+    text = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return str(text).strip().rstrip(".").lower()
+
+
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) else "" if value is None else bytes(value).decode(errors="replace")  # type: ignore[call-overload]
+    return text[:MAX_OUTPUT_CHARS]

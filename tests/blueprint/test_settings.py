@@ -1,0 +1,45 @@
+"""Levers: which variables an engine would read, and what is refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mesh.blueprint.settings import VllmSettings, check_levers, levers_in
+from mesh.errors import BodyError, UnstatedLever
+from tests.blueprint.bodies import SETTINGS
+
+VLLM = VllmSettings("m", "0.32", 8, "cpu", (), None, (("VLLM_USE_V1", "1"),))
+
+
+def test_variables_that_an_engine_reads_are_known_by_how_their_names_begin() -> None:
+    found = {
+        "GGML_CPU_TILED_MM": "0", "LLAMA_ATTN_ROT_DISABLE": "1", "OMP_NUM_THREADS": "1", "LD_PRELOAD": "x.so",
+        "KMP_BLOCKTIME": "0", "VLLM_USE_V1": "1", "HF_HUB_OFFLINE": "1", "PATH": "/bin", "HOME": "/", "PYTHONPATH": ".",
+    }  # fmt: skip
+    assert set(levers_in("gguf", found)) == {
+        "GGML_CPU_TILED_MM", "LLAMA_ATTN_ROT_DISABLE", "OMP_NUM_THREADS", "LD_PRELOAD", "KMP_BLOCKTIME",
+    }  # fmt: skip
+    assert {"VLLM_USE_V1", "HF_HUB_OFFLINE", "LD_PRELOAD"} <= set(levers_in("vllm", found))
+
+
+def test_every_variable_that_is_not_stated_is_named() -> None:
+    check_levers(SETTINGS, {"OMP_PROC_BIND": "true", "PATH": "/bin"})
+    check_levers(SETTINGS, {})  # what is stated is set for the engine, whoever has it set or not
+    with pytest.raises(UnstatedLever) as caught:
+        check_levers(SETTINGS, {"OMP_PROC_BIND": "false", "GGML_B": "1", "GGML_A": "2"})
+    assert str(caught.value) == (
+        "environment variable GGML_A is set, which the blueprint does not state; environment variable GGML_B is set, "
+        "which the blueprint does not state; environment variable OMP_PROC_BIND is 'false', the blueprint states 'true'"
+    )
+    with pytest.raises(UnstatedLever, match="VLLM_ATTENTION_BACKEND"):
+        check_levers(VLLM, {"VLLM_USE_V1": "1", "VLLM_ATTENTION_BACKEND": "x"})
+
+
+@pytest.mark.parametrize(
+    "pairs", [(("B", ""), ("A", "")), (("A", ""), ("A", "")), (("A B", ""),), (("", ""),), (("A", "x\0"),)]
+)
+def test_environment_that_cannot_be_set_is_refused(pairs: tuple[tuple[str, str], ...]) -> None:
+    with pytest.raises(BodyError, match="settings"):
+        replace(SETTINGS, environment=pairs)

@@ -1,0 +1,47 @@
+"""As many files, and as many bytes of them, as a pack may hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.conftest import CORPUS, MACOS, runtime_json
+from tests.runtime.refusals import LARGE, check_case
+
+pytestmark = pytest.mark.deep
+
+
+@pytest.mark.parametrize("expected", LARGE, ids=lambda one: one["case"])
+def test_a_tree_of_many_files_is_packed_or_refused_as_published(
+    expected: dict[str, str], folder: Path, tmp_path: Path
+) -> None:
+    check_case(expected, folder, tmp_path)
+
+
+def test_a_gibibyte_is_packed_and_read_in_little_memory(folder: Path, tmp_path: Path) -> None:
+    """All that a pack may hold, in a process of its own whose peak is looked at afterwards."""
+    with (folder / "weights.dat").open("wb") as file:
+        file.truncate((1 << 30) - len(runtime_json(MACOS)))
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(folder), str(tmp_path / "out.letsinfer")],
+        capture_output=True, text=True, check=False, cwd=CORPUS.parents[2],
+    )  # fmt: skip
+    (tmp_path / "out.letsinfer").unlink(missing_ok=True)
+    assert done.returncode == 0, done.stderr
+    size, peak_kib = map(int, done.stdout.split())
+    assert size > 1 << 30
+    assert peak_kib < 100_000
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from mesh.runtime.packing import pack
+from mesh.runtime.unpacking import verify
+packed = pack(Path(sys.argv[1]), Path(sys.argv[2]))
+assert verify(Path(sys.argv[2])) == packed
+print(packed.archive_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""

@@ -1,0 +1,31 @@
+"""The lane of launches: a real openssh server and tmux, which not every machine has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.lanes import skip_below
+
+if "MESH_SSHD" in os.environ:
+    from tests.sshd.hosts import Site, site
+
+    @pytest.fixture
+    def one(tmp_path: Path) -> Iterator[Site]:
+        """One node."""
+        with site(tmp_path) as made:
+            yield made
+
+    @pytest.fixture
+    def two(tmp_path: Path) -> Iterator[Site]:
+        """Two nodes of one cluster, on one kernel: what they run and keep is told apart by their home folders."""
+        with site(tmp_path, nodes=2) as made:
+            yield made
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "MESH_SSHD" not in os.environ:
+        skip_below(Path(__file__).parent, items, "MESH_SSHD names no sshd: make test-launch")

@@ -1,0 +1,210 @@
+"""Nodes for tests: real openssh servers on loopback, each with its own key, and recipes that are launched on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+ROOT = Path(__file__).parent.parent.parent
+MESH = (sys.executable, "-m", "mesh.cli.main")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@dataclass
+class Sshd:
+    """One server. `restart` gives it the same port and key."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [os.environ["MESH_SSHD"], "-D", "-e", "-f", str(self.folder / "sshd_config")],
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if "Server listening" in line:
+                return
+        raise AssertionError(f"sshd ended with {self.process.wait()}")
+
+    def stop(self) -> None:
+        """The listener and every session of it."""
+        if self.process is None:
+            return
+        for pid in descendants(self.process.pid):
+            _kill(pid)
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        self.process = None
+
+    @property
+    def known(self) -> str:
+        key = (self.folder / "host.pub").read_text().split()
+        return f"[127.0.0.1]:{self.port} {key[0]} {key[1]}"
+
+
+def _kill(pid: int) -> None:
+    try:
+        if b"sshd" in Path(f"/proc/{pid}/cmdline").read_bytes():  # what it launched lives on, as after a cut line
+            os.kill(pid, signal.SIGKILL)
+    except (OSError, ProcessLookupError):
+        pass
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:  # it has ended since its parent named it
+        return []
+    for child in children:
+        found += [int(child), *descendants(int(child))]
+    return found
+
+
+def make_sshd(folder: Path, user_key: Path) -> Sshd:
+    """Its sessions have a home folder and programs of their own, in which a test may put some."""
+    (folder / "home" / "bin").mkdir(parents=True)
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(folder / "host"))
+    os.chmod(folder / "host", 0o600)
+    asyncssh.read_private_key(str(folder / "host")).write_public_key(str(folder / "host.pub"))
+    (folder / "authorized").write_text(Path(f"{user_key}.pub").read_text())
+    sshd = Sshd(folder, free_port())
+    (folder / "sshd_config").write_text(
+        f"Port {sshd.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\n"
+        f"AuthorizedKeysFile {folder}/authorized\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+        f"SetEnv HOME={folder}/home PATH={folder}/home/bin:/usr/local/bin:/usr/bin:/bin TMUX_TMPDIR={folder}\n"
+        "UsePAM no\nStrictModes no\nMaxSessions 50\nMaxStartups 100\nLogLevel VERBOSE\n"
+    )
+    sshd.start()
+    return sshd
+
+
+@dataclass
+class Site:
+    """A working directory with a configuration, recipes and servers; commands run in it."""
+
+    folder: Path
+    sshds: list[Sshd] = field(default_factory=list)
+    port: int = 0
+
+    def recipe(self, name: str, text: str) -> None:
+        (self.folder / "recipes" / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "recipes" / name / "recipe.toml").write_text(text)
+
+    def reference(self, name: str = "ref", more: str = "") -> None:
+        """The reference engine behind the gateway, a real server that starts in a second."""
+        self.recipe(
+            name,
+            f'engine = "mesh"\ndeploy = "tmux"\nmodel = "reference"\nhost = "127.0.0.1"\n'
+            f"entrypoint = {json.dumps([*MESH, 'serve'])}\n"
+            f'args = ["--state", "{self.folder}/state-{name}"]\n{more}\n[env]\nPYTHONPATH = "{ROOT}"\n',
+        )
+
+    def script(self, name: str, program: str, more: str = "") -> None:
+        """An engine that is a program of a test's own."""
+        path = self.folder / f"{name}.py"
+        path.write_text(program)
+        self.recipe(
+            name,
+            f'engine = "mesh"\ndeploy = "tmux"\nmodel = "reference"\nhost = "127.0.0.1"\n'
+            f"entrypoint = {json.dumps([sys.executable, str(path)])}\n{more}\n",
+        )
+
+    def begin(self, *argv: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*MESH, "launch", *argv], cwd=self.folder, env=self._env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+    def mesh(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*MESH, "launch", *argv], cwd=self.folder, env=self._env(), capture_output=True, text=True, check=False,
+            timeout=240,
+        )  # fmt: skip
+
+    def status(self, name: str) -> dict[str, Any]:
+        done = self.mesh("status", name, "--json")
+        (told,) = json.loads(done.stdout)["recipes"]
+        return dict(told)
+
+    def events(self, name: str) -> list[str]:
+        lines = (self.folder / "launches" / name / "runs.jsonl").read_text().splitlines()
+        return [json.loads(line)["event"] for line in lines]
+
+    def closed(self, name: str) -> dict[str, Any]:
+        lines = (self.folder / "launches" / name / "runs.jsonl").read_text().splitlines()
+        last = json.loads(lines[-1])
+        assert last["event"] == "closed", lines
+        return dict(last)
+
+    def run_id(self, name: str) -> str:
+        return str(self.status(name)["run"])
+
+    def _env(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(self.folder / "none")}
+
+
+def marked(run: str) -> list[int]:
+    """Processes of this machine with the run's marker, zombies left out."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (path / "environ").read_bytes()
+            state = (path / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if f"MESH_RUN={run}".encode() in environment.split(b"\0") and state != "Z":
+            found.append(int(path.name))
+    return found
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def site(folder: Path, nodes: int = 1) -> Iterator[Site]:
+    key = folder / "user"
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(key))
+    os.chmod(key, 0o600)
+    asyncssh.read_private_key(str(key)).write_public_key(f"{key}.pub")
+    made = Site(folder, port=free_port())
+    try:
+        for number in range(nodes):
+            made.sshds.append(make_sshd(folder / f"node{number}", key))
+        listed = ",\n".join(
+            f'{{ name = "n{number}", ssh_ip = "127.0.0.1", ssh_port = {sshd.port}, rank = {number} }}'
+            for number, sshd in enumerate(made.sshds)
+        )
+        user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+        (folder / "launch.toml").write_text(
+            f'ssh_user = "{user}"\nssh_key_path = "{key}"\ndefault_port = {made.port}\n'
+            f'[[clusters]]\nname = "here"\nnodes = [{listed}]\n'
+        )
+        (folder / "known_hosts").write_text("".join(f"{sshd.known}\n" for sshd in made.sshds))
+        yield made
+    finally:
+        for sshd in made.sshds:
+            sshd.stop()
