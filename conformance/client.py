@@ -30,6 +30,7 @@ from mesh.identity.handshake import check_handshake
 from mesh.identity.mismatch import explain
 from mesh.identity.shard import ShardIdentity
 from mesh.ledger.sequence import check_run
+from mesh.replay.draw import draw, seed_of
 from mesh.schema import canonical
 from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.commitment import opening, opening_key, output_commitment
@@ -56,7 +57,7 @@ from mesh.schema.view import sealed_view, settings_view
 
 V = TypeVar("V", bound=Value)
 
-FEATURES = ("reference", "replay", "grant", "identity", "blueprint")
+FEATURES = ("reference", "replay", "grant", "identity", "blueprint", "audit")
 _TYPES = {"receipt": RECEIPT_TYPE, "checkpoint": CHECKPOINT_TYPE}
 
 
@@ -102,6 +103,7 @@ class Client:
             "reference-tokens": self.reference_tokens,
             "reference-cache": self.reference_cache,
             "replay": self.replay,
+            "audit-draw": audit_draw,
             "grant": lambda name, trust: verify_grant(self._read(name), self._trust(trust)).id.text,
             "grant-text": lambda text: ContentId.of_bytes(grant_from_text(text)).text,
             "grant-decide": self.grant_decide,
@@ -257,6 +259,11 @@ class Client:
             return "admitted"
         first = decision.refusals[0]
         return f"refused {first.block} {first.caveat}"
+
+
+def audit_draw(head: str, seed: str, count: str, size: str) -> str:
+    drawn = draw(_bytes(head), seed_of("" if seed == NOTHING else seed), range(int(count)), int(size))
+    return " ".join(map(str, drawn))
 
 
 def _millionths(text: str) -> int:

@@ -47,6 +47,7 @@ GROUPS: tuple[str, ...] = (
     "identity_route",
     "postcard",
     "blueprint",
+    "audit",
 )
 
 # Class, exit code of a command that ends in it, meaning: SPEC.md, section Errors.

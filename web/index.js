@@ -30,6 +30,7 @@ export { Trust } from "./trust.js";
 export { checkSequence } from "./sequence.js";
 export { decide } from "./replay.js";
 export { parseReplayer } from "./replayer.js";
+export { draw } from "./draw.js";
 export { referenceCache, referenceTokens } from "./reference.js";
 export { grantText, parseGrantText, verifyGrant } from "./grant.js";
 export { decideGrant, parseFrame, parseRevoked } from "./decision.js";

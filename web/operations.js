@@ -76,7 +76,7 @@ const operations = (file) => {
     return b3(mesh.contentId(kind, bytes));
   };
   return {
-    features: () => "reference\nreplay\ngrant\nidentity",
+    features: () => "reference\nreplay\ngrant\nidentity\naudit",
     decode: (name) => void mesh.decode(file(name), { limit: SETTINGS_BYTES }),
     id: (kind, name) => idOf(kind, (bytes) => mesh.decode(bytes, { limit: SETTINGS_BYTES }))(name),
     millionths: (text) => String(mesh.millionths(text)),
@@ -124,6 +124,10 @@ const operations = (file) => {
       return String(mesh.checkSequence(envelopes));
     },
     "reference-tokens": (hash, max) => mesh.referenceTokens(...serves([hash, max])[0]).join(" "),
+    "audit-draw": (head, seed, count, size) => {
+      const seqs = Array.from({ length: Number(decimal(count)) }, (_, seq) => seq);
+      return mesh.draw(hex(head), hex(seed), seqs, Number(decimal(size))).join(" ");
+    },
     "reference-cache": (...words) => mesh.referenceCache(serves(words)).join(" "),
     replay: async (receipt, disclosure, trust, replayer) => {
       const { value } = await mesh.verifyEnvelope(file(receipt), trustOf(trust), "receipt");

@@ -1,7 +1,21 @@
 """The rows of the table, one module each, in the order of the table."""
 
 from bench.measure import Comparison
-from bench.rows import audit, check_bare, check_cwt, durable, energy, gateway_cpu, grant, seal, sealed_rate, weights
+from bench.rows import (
+    audit,
+    check_bare,
+    check_cwt,
+    commitment,
+    durable,
+    energy,
+    gateway_cpu,
+    gguf_streams,
+    grant,
+    replays,
+    seal,
+    sealed_rate,
+    weights,
+)
 
 ROWS: tuple[Comparison, ...] = (
     seal.COMPARISON,
@@ -21,4 +35,8 @@ ROWS: tuple[Comparison, ...] = (
     energy.ZEUS,
     energy.CODECARBON,
     energy.POLLING,
+    *replays.SERVES,
+    *replays.PREFILL,
+    commitment.COMPARISON,
+    gguf_streams.COMPARISON,
 )

@@ -13,7 +13,7 @@ from mesh.cli.exits import ACCEPTED
 from mesh.cli.newfile import check_new, write_new
 
 # In the order in which they need each other.
-_MODULES = ("dom.js", "space.js", "circuit.js")
+_MODULES = ("dom.js", "space.js", "cards.js", "circuit.js")
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=function|class|const|let)", re.MULTILINE)
 # Nothing is loaded, and nothing but what is in the file runs.

@@ -23,6 +23,7 @@ _APPLIES = {
         "kv_type",
         "no_flash_attention",
         "threads",
+        "check_threads",
         "ubatch",
         "chat_template",
         "tokenizer_pre",
@@ -90,6 +91,10 @@ def add_engine_flags(
     group.add_argument("--kv-type", choices=("q8_0", "f16", "f32"), help="type of the KV cache (q8_0)")
     group.add_argument("--no-flash-attention", action="store_true", help="gives up replay on most models")
     group.add_argument("--threads", type=positive, metavar="N", help="decode threads (1)")
+    group.add_argument(
+        "--check-threads", type=positive, metavar="N",
+        help="threads for one pass over a known output, where more are measured to change no bit (as --threads)",
+    )  # fmt: skip
     group.add_argument("--ubatch", type=positive, metavar="TOKENS", help="prompt tokens computed at once")
     group.add_argument("--chat-template", metavar="FILE", help="in place of the template in the model file")
     group.add_argument("--tokenizer-pre", metavar="NAME", help="the pre-tokenizer, where an old GGUF file names none")
@@ -191,6 +196,7 @@ def spec_of(args: argparse.Namespace) -> EngineSpec:
                 packaged_model() if args.gguf == PACKAGED else Path(args.gguf),
                 name=args.name, slots=args.slots, context=args.context, kv_type=args.kv_type,
                 flash_attention=not args.no_flash_attention, threads=args.threads, ubatch=args.ubatch,
+                check_threads=args.check_threads,
                 chat_template=template, tokenizer_pre=args.tokenizer_pre, eos_id=args.eos_id,
                 silent_s=args.silent_s,
             )  # fmt: skip

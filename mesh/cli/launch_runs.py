@@ -38,6 +38,7 @@ def add(actions: Any) -> None:
     serve.add_argument("--allow-errors", action="store_true", help="launch although the recipe breaks its contract")
     serve.add_argument("--ready-s", type=positive, default=1800, metavar="SECONDS", help="how long it may take (1800)")
     serve.add_argument("--follow", action="store_true", help="stay, and fail when the engine dies")
+    serve.add_argument("--probe-s", type=positive, default=30, metavar="SECONDS", help="between looks of --follow (30)")
     add_choice_flags(serve)
     add_common_flags(serve)
     serve.set_defaults(run=run_serve)
@@ -86,7 +87,7 @@ def run_serve(args: argparse.Namespace) -> int:
         from mesh.launch.runs import follow
 
         run = next(one for one in ledger.runs() if one.id == told["run"])
-        asyncio.run(follow(ledger, run, login_of(config), now_ns=time.time_ns, note=note))
+        asyncio.run(follow(ledger, run, login_of(config), now_ns=time.time_ns, note=note, probe_s=args.probe_s))
     return ACCEPTED
 
 

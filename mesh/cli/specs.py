@@ -62,6 +62,7 @@ class GgufSpec:
     kv_type: str | None = None
     flash_attention: bool = True
     threads: int | None = None
+    check_threads: int | None = None
     ubatch: int | None = None
     chat_template: Path | None = None
     tokenizer_pre: str | None = None

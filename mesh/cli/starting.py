@@ -150,6 +150,7 @@ def gguf_config(spec: GgufSpec, cpu_watts_u: int | None, environment: Mapping[st
         context_tokens=spec.context,
         kv_type=spec.kv_type,
         threads=spec.threads,
+        check_threads=spec.check_threads,
         n_ubatch=spec.ubatch,
         chat_template=_template(spec.chat_template),
         tokenizer_pre=spec.tokenizer_pre,

@@ -14,9 +14,10 @@ from typing import Literal
 
 from mesh.engine.gguf_context import Context, Feed, Row
 from mesh.engine.gguf_model import Model, Sampler
-from mesh.engine.gguf_order import Ending, Order, Vocabulary
+from mesh.engine.gguf_order import Order, Vocabulary
 from mesh.engine.gguf_selfcheck import Measured, batches, gives_the_same
 from mesh.engine.protocol import CheckResult, Difference
+from mesh.engine.stops import Ending
 from mesh.errors import EngineFailed
 
 
@@ -115,7 +116,7 @@ class Checks:
         context.forget(0)
         sampler = self._model.sampler(order.plan, order.prompt, context)
         try:
-            comparing = _Comparing(known, sampler, Ending(order, self._vocabulary))
+            comparing = _Comparing(known, sampler, self._vocabulary.ending_of(order))
             for feeds in batches(_feeds(known), len(order.prompt), prompt=how.prompt, widths=how.widths):
                 rows = context.decode(feeds)
                 first = len(feeds) - len(rows)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from mesh.engine.gguf_model import SamplingPlan
-from mesh.engine.stops import StopMatcher
+from mesh.engine.stops import Ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +31,7 @@ class Vocabulary:
     pieces: Sequence[bytes]
     ends: frozenset[int]
 
-
-class Ending:
-    """Follows one output, `made` ids of it so far, and says where it ends."""
-
-    def __init__(self, order: Order, vocabulary: Vocabulary) -> None:
-        self.made = 0
-        self._order, self._vocabulary = order, vocabulary
-        self._stops = StopMatcher(order.stop)
-
-    def push(self, token: int) -> Literal["stop", "length"] | None:
-        """How the output ends with this id; None where it goes on."""
-        order, vocabulary = self._order, self._vocabulary
-        self.made += 1
-        # every piece goes through the matcher, whatever else the token does
-        stopped = self._stops.push(vocabulary.pieces[token])
-        if stopped or token in order.stop_ids or (token in vocabulary.ends and not order.ignore_eos):
-            return "stop"
-        return "length" if self.made == order.max_tokens else None
+    def ending_of(self, order: Order) -> Ending:
+        """What says where an output of `order` ends."""
+        ends = order.stop_ids if order.ignore_eos else order.stop_ids | self.ends
+        return Ending(order.stop, ends, order.max_tokens, self.pieces.__getitem__)

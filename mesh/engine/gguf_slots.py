@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from mesh.engine.gguf_context import Feed
 from mesh.engine.gguf_model import Model, Sampler, scores_of
-from mesh.engine.gguf_order import Ending, Order, Vocabulary
+from mesh.engine.gguf_order import Order, Vocabulary
 from mesh.engine.protocol import Scores
+from mesh.engine.stops import Ending
 from mesh.errors import EngineFailed
 
 
@@ -108,7 +109,7 @@ class Slots:
                 continue
             slot = self._free.pop(0)
             self._model.forget(slot)
-            self._running.append(_Sequence(order, slot, sampler, Ending(order, self._vocabulary)))
+            self._running.append(_Sequence(order, slot, sampler, self._vocabulary.ending_of(order)))
 
     def _end(self, sequence: _Sequence, finish: str, out: Step) -> None:
         sequence.sampler.close()

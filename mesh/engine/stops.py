@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal
 
 
 class StopMatcher:
@@ -22,3 +23,23 @@ class StopMatcher:
             self.matched = any(stop in seen for stop in self._stops)
             self._tail = seen[len(seen) - self._reach :] if self._reach < len(seen) else seen
         return self.matched
+
+
+class Ending:
+    """Follows one output, `made` ids of it so far, and says where it ends: where a stop string is complete in the bytes
+    that `piece` gives of each id, at an id of `ends`, or after `max_tokens`."""
+
+    def __init__(
+        self, stops: Sequence[str], ends: Collection[int], max_tokens: int, piece: Callable[[int], bytes]
+    ) -> None:
+        self.made = 0
+        self._ends, self._max_tokens, self._piece = ends, max_tokens, piece
+        self._stops = StopMatcher(stops)
+
+    def push(self, token: int) -> Literal["stop", "length"] | None:
+        """How the output ends with this id; None where it goes on."""
+        self.made += 1
+        # every piece goes through the matcher, whatever else the token does
+        if self._stops.push(self._piece(token)) or token in self._ends:
+            return "stop"
+        return "length" if self.made == self._max_tokens else None

@@ -18,10 +18,20 @@ from typing import Any, Final
 from mesh.engine.grammars import Grammars
 from mesh.engine.hf_model import HfModel, read_hf_model
 from mesh.engine.hf_tokenizer import HfTokenizer, read_hf_tokenizer
-from mesh.engine.protocol import MAX_SCORES, Served, TokenSink, cold_wanted, scores_wanted, taken_whole
+from mesh.engine.protocol import (
+    MAX_SCORES,
+    CheckResult,
+    Served,
+    TokenSink,
+    cold_wanted,
+    scores_wanted,
+    taken_whole,
+    undecided,
+)
 from mesh.engine.same import check_same
 from mesh.engine.template_process import TemplateProcess
 from mesh.engine.vllm_answers import read_at_once, read_streamed
+from mesh.engine.vllm_checks import Checking, undecidable, unfit_of, unsure
 from mesh.engine.vllm_described import (
     ServerFacts,
     VllmConfig,
@@ -159,13 +169,7 @@ class VllmEngine:
         await asyncio.shield(self._asking)
 
     async def serve(self, request: ServeRequest, prompt: Sequence[int], sink: TokenSink) -> Served:
-        refusal = self.refusal(request)
-        if refusal is not None:
-            raise EngineFailed(f"vllm engine: {refusal}")
-        if len(prompt) != request.prompt_tokens:
-            raise EngineFailed(f"vllm engine: {len(prompt)} prompt ids, the request says {request.prompt_tokens}")
-        if not self._up:
-            raise self._unavailable()
+        self._admit(request, prompt)
         transcript = Transcript(
             request, prompt, self._bytes_of, self._facts.fingerprint, scores_wanted(sink), cold_wanted(sink)
         )
@@ -422,6 +426,15 @@ class VllmEngine:
 
     # --- one serve
 
+    def _admit(self, request: ServeRequest, prompt: Sequence[int]) -> None:
+        refusal = self.refusal(request)
+        if refusal is not None:
+            raise EngineFailed(f"vllm engine: {refusal}")
+        if len(prompt) != request.prompt_tokens:
+            raise EngineFailed(f"vllm engine: {len(prompt)} prompt ids, the request says {request.prompt_tokens}")
+        if not self._up:
+            raise self._unavailable()
+
     def _body(self, transcript: Transcript, *, streamed: bool) -> dict[str, Any]:
         return completion_body(
             transcript.request, transcript.prompt, self._facts.model, margins=self._config.margins,
@@ -431,7 +444,31 @@ class VllmEngine:
 
 
 class VllmTextEngine(VllmEngine):
-    """One whose model folder is at hand: a TextEngine."""
+    """One whose model folder is at hand: a TextEngine, and a Checker."""
+
+    _far: tuple[bytes, float | None] | None = None  # of which process passes were measured, and what was found
+
+    def undecidable(self, request: ServeRequest) -> str | None:
+        return undecidable(request, raw=self.max_scores >= 0)
+
+    async def check(
+        self, request: ServeRequest, prompt: Sequence[int], output: Sequence[int], *, cut: bool = False
+    ) -> CheckResult:
+        self._admit(request, prompt)
+        assert self._tokenizer is not None
+        pieces = len(self._tokenizer.pieces)
+        unfit = unfit_of(request, prompt, output, pieces)
+        if unfit is not None:
+            return CheckResult("undecided", reason=unfit)
+        checking = Checking(
+            self._server.complete, self._facts.model, lambda: self._random(16).hex(), self._bytes_of,
+            self._tokenizer.eos_ids,
+        )  # fmt: skip
+        if self._far is None or self._far[0] != self.process:
+            self._far = self.process, await checking.measured(self.context_tokens, pieces)
+        result = await checking.check(request, prompt, output, cut=cut, far=self._far[1])
+        reason = self.undecidable(request) or unsure(self._far[1])
+        return result if reason is None else undecided(result, reason)
 
     @property
     def tool_form(self) -> str | None:

@@ -72,7 +72,8 @@ class SelfCheck:
         return agreed
 
 
-def _body(model: str, prompt: Sequence[int], salt: str, sampling: Mapping[str, Any]) -> dict[str, Any]:
+def probe_body(model: str, prompt: Sequence[int], salt: str, sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """A request of `TOKENS` tokens with the best two of each."""
     return {
         "model": model, "prompt": list(prompt), "max_tokens": TOKENS, "ignore_eos": True,
         "return_token_ids": True, "logprobs": 2, "return_tokens_as_token_ids": True, "cache_salt": salt,
@@ -86,7 +87,7 @@ async def ask_numbers(
 ) -> tuple[Numbers, str | None]:
     """One request, and what the server calls itself in its answer. Raises EngineUnsupported where it does not give
     what is compared, EngineFailed where it gives something else."""
-    answer = read_answer(await server.complete(_body(model, prompt, salt, sampling)))
+    answer = read_answer(await server.complete(probe_body(model, prompt, salt, sampling)))
     if not isinstance(answer, Chunk) or answer.tokens is None or answer.prompt is None:
         raise EngineUnsupported(
             f"vllm server at {server.url}: gives no token ids (return_token_ids): too old, or no vLLM; "
@@ -105,7 +106,7 @@ async def ask_kind(server: VllmServer, model: str, prompt: Sequence[int], salt: 
     what `ask_numbers` does."""
     best: list[tuple[tuple[int, float], ...]] = []
     for sampling in ({"temperature": 1.0, "seed": 1}, {"temperature": 2.0, "seed": 1}):
-        body = {**_body(model, prompt, salt(), sampling), "max_tokens": 1}
+        body = {**probe_body(model, prompt, salt(), sampling), "max_tokens": 1}
         answer = read_answer(await server.complete(body))
         if not isinstance(answer, Chunk) or not answer.ranked:
             raise EngineUnsupported(f"vllm server at {server.url}: gives no log-probabilities (logprobs)")
@@ -122,7 +123,7 @@ async def measure(
     """`run(prompt, salt, sampling)` makes one request of `TOKENS` tokens; two under one salt share the prefix cache,
     and a salt from `salt()` is one that no cache has seen. Raises what `run` raises."""
     longest = min(LONGEST, context_tokens - TOKENS)
-    prompts = [_prompt(n, longest, vocabulary) for n in range(max(slots, FIXED))]
+    prompts = [probe_prompt(n, longest, vocabulary) for n in range(max(slots, FIXED))]
     alone = [await run(prompt, salt(), GREEDY) for prompt in prompts]
     again = [await run(prompt, salt(), GREEDY) for prompt in prompts[:FIXED]]
     results = {"repeat": _first_difference(alone[:FIXED], again)}
@@ -140,7 +141,7 @@ async def measure(
     return SelfCheck(results, known, _digest(alone[:FIXED]) if results["repeat"] is None else None)
 
 
-def _prompt(n: int, longest: int, vocabulary: int) -> list[int]:
+def probe_prompt(n: int, longest: int, vocabulary: int) -> list[int]:
     """The n-th prompt: the same on every machine for one vocabulary, of a length of its own."""
     length = max(1, longest - n * 37 % max(1, longest - 8))
     return [(i * 7919 + n * 104_729 + 13) % vocabulary for i in range(length)]

@@ -198,6 +198,24 @@ def read_whole(answer: dict[str, Any]) -> tuple[Chunk, Usage]:
     return chunk, _usage(answer.get("usage"), chunk.fingerprint)
 
 
+def read_prompt_logprobs(answer: dict[str, Any], length: int) -> list[tuple[tuple[int, float], ...]]:
+    """For each of a prompt's `length` ids but the first, the likeliest ids there with their log-probabilities, best
+    first, two at least. Raises EngineFailed for what does not fit the prompt."""
+    entries = answer["choices"][0].get("prompt_logprobs")
+    if type(entries) is not list or len(entries) != length:
+        refuse("prompt_logprobs that do not fit the prompt")
+    ranked: list[tuple[tuple[int, float], ...]] = []
+    for entry in entries[1:]:
+        try:
+            pairs = [(int(key), value["logprob"]) for key, value in entry.items()]
+        except (AttributeError, ValueError, TypeError, KeyError):
+            refuse("prompt_logprobs that are not by token id")
+        if len(pairs) < 2 or not all(_is_finite(value) for _, value in pairs):
+            refuse("prompt_logprobs that are not two numbers or more")
+        ranked.append(tuple(sorted(pairs, key=lambda pair: (-pair[1], pair[0]))))
+    return ranked
+
+
 def error_text(error: Any) -> str:
     """What kind of error it is. Its message is left out: it may quote the prompt."""
     if not isinstance(error, dict):

@@ -22,6 +22,7 @@ NO_HEADER = b"\xa0"
 
 _TAG_SIGN1 = b"\xd2\x84"
 _SIGNATURE_HEAD = b"\x58\x40"
+_SIGNATURE_BYTES = len(_SIGNATURE_HEAD) + 64
 _CONTEXT = b"\x84\x6aSignature1"
 
 Parts = tuple[bytes, Mapping[Any, Any], bytes, bytes]
@@ -101,6 +102,12 @@ def to_be_signed(protected: bytes, payload: bytes, external_aad: bytes = b"") ->
     head = _bstr_head
     parts = (_CONTEXT, head(protected), protected, head(external_aad), external_aad, head(payload), payload)
     return b"".join(parts)
+
+
+def signed_of(data: bytes, protected: bytes) -> bytes:
+    """`to_be_signed` of an envelope that `split` cut: its byte strings are in it as they are signed, heads and all."""
+    end = len(_TAG_SIGN1) + (2 if len(protected) < 0x100 else 3) + len(protected)
+    return b"".join((_CONTEXT, data[len(_TAG_SIGN1) : end], b"\x40", data[end + 1 : -_SIGNATURE_BYTES]))
 
 
 def assemble(protected: bytes, unprotected: bytes, payload: bytes, signature: bytes) -> bytes:

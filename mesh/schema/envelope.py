@@ -133,7 +133,8 @@ def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
         _check_unprotected(unprotected)
     if header.kid not in trust:
         raise UntrustedSteward(f"steward {steward_text(header.kid)} is not in the trust set")
-    verify_signature(header.kid, cose.to_be_signed(protected, payload), signature)
+    message = cose.to_be_signed(protected, payload) if split is None else cose.signed_of(data, protected)
+    verify_signature(header.kid, message, signature)
     kind = TYPES[content_type]
     try:
         value = kind.value.from_cbor(payload, max_bytes=MAX_PAYLOAD_BYTES)

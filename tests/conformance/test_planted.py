@@ -70,7 +70,7 @@ PLANTED = [
     (client, "payload_digest", "request", lambda ids: bytes(32)),
     (client, "opening_key", "commitment", lambda seed: seed),
     (request, "itertools", "request 3", SimpleNamespace(pairwise=by(()))),
-    (energy, "_WITHOUT_FIGURE", "energy 5", frozenset({"absent"})),
+    (energy, "WITHOUT_FIGURE", "energy 5", frozenset({"absent"})),
     (receipt, "check_backend_id", "receipt 2", nothing),
     (canonical, "key_order", "encoding 5", str),
     (envelope, "_check_unprotected", "envelope 3", nothing),

@@ -15,6 +15,7 @@ from mesh.launch.foreign import leaves, read_yaml
 from mesh.launch.foreign_vllm import Choice
 from mesh.launch.importer import Imported, import_file, import_recipe
 from tests.launch.foreign_examples import EUGR, SPARKRUN, VLLM
+from tests.support.examples import examples
 
 CORPUS = os.environ.get("MESH_RECIPE_CORPUS")
 FORMS = {"eugr": EUGR, "sparkrun": SPARKRUN, "vllm-recipes": VLLM}
@@ -124,7 +125,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(data=st.data(), key=KEYS, value=VALUES)
 def test_nothing_that_is_put_into_a_source_is_dropped(form: str, data: st.DataObject, key: str, value: object) -> None:
     """Whatever stands wherever: converted, which its value in the recipe shows, or listed by its own name or that of

@@ -22,6 +22,7 @@ def test_quick_way_finds_the_parts(size):
         parts = cose.split(assembled(protected, payload))
         assert parts == (protected, {}, payload, SIGNATURE)
         assert cose.take_apart(assembled(protected, payload)) == parts
+        assert cose.signed_of(assembled(protected, payload), protected) == cose.to_be_signed(protected, payload)
 
 
 def test_quick_way_finds_the_longest_payload_and_none_longer():

@@ -84,8 +84,7 @@ def descendants(pid: int) -> list[int]:
 
 def make_sshd(folder: Path, user_key: Path) -> Sshd:
     """Its sessions have a home folder and programs of their own, in which a test may put some."""
-    (folder / "home").mkdir(parents=True)
-    (folder / "bin").mkdir()
+    (folder / "home" / "bin").mkdir(parents=True)
     asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(folder / "host"))
     os.chmod(folder / "host", 0o600)
     asyncssh.read_private_key(str(folder / "host")).write_public_key(str(folder / "host.pub"))
@@ -94,7 +93,7 @@ def make_sshd(folder: Path, user_key: Path) -> Sshd:
     (folder / "sshd_config").write_text(
         f"Port {sshd.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\n"
         f"AuthorizedKeysFile {folder}/authorized\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-        f"SetEnv HOME={folder}/home PATH={folder}/bin:/usr/local/bin:/usr/bin:/bin TMUX_TMPDIR={folder}\n"
+        f"SetEnv HOME={folder}/home PATH={folder}/home/bin:/usr/local/bin:/usr/bin:/bin TMUX_TMPDIR={folder}\n"
         "UsePAM no\nStrictModes no\nMaxSessions 50\nMaxStartups 100\nLogLevel VERBOSE\n"
     )
     sshd.start()
@@ -209,3 +208,7 @@ def site(folder: Path, nodes: int = 1) -> Iterator[Site]:
     finally:
         for sshd in made.sshds:
             sshd.stop()
+        for ledger in folder.glob("launches/*/runs.jsonl"):  # what a test that failed has left
+            runs = {json.loads(line).get("run") for line in ledger.read_text().splitlines()}
+            for pid in [pid for run in runs if run is not None for pid in marked(run)]:
+                os.kill(pid, signal.SIGKILL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import asyncssh
 import pytest
 
 from mesh.launch.record import load_record
+from tests.support.tiny_gguf import write_tiny_gguf
 
 if TYPE_CHECKING:
     from tests.sshd.hosts import Site
@@ -143,6 +145,45 @@ def test_engine_that_dies_is_told_with_its_last_words(one: Site) -> None:
     done = one.mesh("serve", "dying", "--json")
     assert "the engine ended (status 3): no such model file" in json.loads(done.stdout)["error"]["message"]
     assert one.closed("dying")["how"] == "not-ready"
+
+
+def test_llama_cpp_backend_is_launched_from_a_pinned_recipe(one: Site) -> None:
+    """The gateway with a GGUF model in a llama.cpp child: its file is pinned, and every byte checked on the node."""
+    model = write_tiny_gguf(one.folder / "tiny.gguf")
+    one.reference("gguf")
+    recipe = one.folder / "recipes" / "gguf" / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('"reference"', f'"{model}"'))
+    assert one.mesh("pin", "gguf").returncode == 0
+    done = one.mesh("serve", "gguf", "--stage", "force", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["model"] == "tiny"
+    assert one.status("gguf")["nodes"][0]["model"] == "tiny"
+    assert one.mesh("stop", "gguf").returncode == 0
+    assert gone(one, json.loads(done.stdout)["run"])
+    pinned = re.search(r"sha256:([0-9a-f]{64})", recipe.read_text())
+    assert pinned is not None
+    recipe.write_text(recipe.read_text().replace(pinned[1], "0" * 64))
+    refused = json.loads(one.mesh("serve", "gguf", "--stage", "force", "--json").stdout)["error"]
+    assert refused["code"] == "ranks-differ"
+    assert "weights: tiny.gguf on n0 is" in refused["message"]
+
+
+def test_engine_that_dies_while_it_is_followed_closes_its_run(one: Site) -> None:
+    from tests.sshd.hosts import marked
+
+    one.reference()
+    process = one.begin("serve", "ref", "--follow", "--probe-s", "1")
+    assert process.stderr is not None
+    with process:
+        next(line for line in process.stderr if line.startswith("ready: "))
+        run = opened(one, "ref")
+        for pid in marked(run):
+            os.kill(pid, signal.SIGKILL)
+        rest = process.stderr.read()
+        assert process.wait() == 3, rest
+    assert "the engine died on n0" in rest
+    assert one.closed("ref")["how"] == "died"
+    assert gone(one, run)
 
 
 def test_rc_01_engine_that_runs_otherwise_than_asked_is_stopped_again_unless_allowed(one: Site) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from mesh.launch.record import load_record
 
 if TYPE_CHECKING:
     from tests.sshd.hosts import Site
@@ -32,7 +35,7 @@ exit 0
 def equip(two: Site, image: str = DIGEST) -> None:
     """Docker, an image and a model on each node."""
     for sshd in two.sshds:
-        shim = sshd.folder / "bin" / "docker"
+        shim = sshd.folder / "home" / "bin" / "docker"
         shim.write_text(DOCKER)
         shim.chmod(0o755)
         (sshd.folder / "home" / "image").write_text(f"{image} []\n")
@@ -136,6 +139,55 @@ def test_rank_with_another_environment_is_refused_before_any_starts(two: Site) -
     error = json.loads(two.mesh("serve", "r", "--json").stdout)["error"]
     assert error["code"] == "ranks-differ", error
     assert error["message"].startswith("inherited environment: rank 1 on n1")
+
+
+ENGINE = """
+import sys, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+if "--headless" in sys.argv:
+    while True: time.sleep(60)
+class H(BaseHTTPRequestHandler):
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b'{"data": [{"id": "served"}], "choices": [{"text": "x"}]}'
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    do_GET = do_POST = answer
+HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), H).serve_forever()
+"""
+
+
+def test_ranks_start_together_and_a_stop_names_the_node_that_it_could_not_see(two: Site) -> None:
+    from tests.sshd.hosts import listening, marked
+
+    (two.folder / "engine.py").write_text(ENGINE)
+    (two.folder / "model").mkdir()
+    (two.folder / "model" / "config.json").write_bytes(b"{}")
+    two.recipe(
+        "r",
+        f'engine = "vllm"\ndeploy = "tmux"\nmodel = "{two.folder}/model"\nserved_model_name = "served"\n'
+        f"entrypoint = {json.dumps([sys.executable, str(two.folder / 'engine.py')])}\n"
+        'host = "127.0.0.1"\nrequired_nodes = 2\ntensor_parallel_size = 2\n',
+    )
+    done = two.mesh("serve", "r", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert len(marked(told["run"])) == 2
+    record = load_record(two.folder / told["record"])
+    assert ["--headless" in rank["argv"] for rank in record.fields["ranks"]] == [False, True]
+    assert two.status("r")["state"] == "up"
+    two.sshds[1].stop()
+    assert two.status("r")["state"] == "inconclusive"
+    error = json.loads(two.mesh("stop", "r", "--json").stdout)["error"]
+    assert error["code"] == "node-failed"
+    assert "n1: node n1: [127.0.0.1]" in error["message"]
+    assert "n0:" not in error["message"]
+    assert two.events("r")[-1] == "stopping"
+    two.sshds[1].start()
+    assert two.mesh("stop", "r").returncode == 0
+    assert two.closed("r")["verified"] is True
+    assert not marked(told["run"])
+    assert not listening(two.port)
 
 
 def test_node_that_is_down_is_named_and_nothing_starts(two: Site) -> None:

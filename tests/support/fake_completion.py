@@ -29,6 +29,7 @@ class Server(Protocol):
     crowd: bool
     warm: bool
     logprobs: str
+    passes_off: float
     per_event: int
     in_flight: int
 
@@ -51,7 +52,9 @@ class Completion:
         self._finish: str | None = None
         self._stop: int | str | None = None
         self._text = ""
-        self._seen = hashlib.blake2b(repr([server.numbers, self._prompt]).encode(), digest_size=8)
+        # what comes next depends on all ids before it, whether they are the prompt's or its own
+        self._seen = hashlib.blake2b(server.numbers.encode(), digest_size=8)
+        self._prompt_logprobs = [self._passed(token) for token in self._prompt]
         # only what is drawn depends on more than the ids
         self._moved = repr([body.get(name) for name in _SAMPLING]).encode() if body.get("temperature") else b""
 
@@ -67,6 +70,21 @@ class Completion:
             self._end(token)
             yield
 
+    def _passed(self, token: int) -> dict[str, Any] | None:
+        """What it says of an id of the prompt, which it takes in: the best two and the id itself."""
+        first = self._seen.digest() == hashlib.blake2b(self._server.numbers.encode(), digest_size=8).digest()
+        ranked = _ranked(self._seen.digest())
+        self._seen.update(b" %d" % token)
+        if first:
+            return None
+        off = self._server.passes_off
+        told = {token: ranked.get(token, -9.5), **dict(list(ranked.items())[:2])}
+        ranks = {candidate: rank for rank, candidate in enumerate(ranked, 1)}
+        return {
+            str(i): {"logprob": value + off, "rank": ranks.get(i, 99), "decoded_token": text_of([i])}
+            for i, value in told.items()
+        }
+
     def _next(self) -> tuple[int, dict[int, float]]:
         """The next id, and the best two with the id itself among them."""
         body, server = self._body, self._server
@@ -76,11 +94,8 @@ class Completion:
             hasher.update(b" of %d" % server.in_flight)
         if last and server.warm and self._cached:
             hasher.update(b" warm")
-        best = hasher.digest()
-        ids = [_SAID[(best[0] + n * 5) % len(_SAID)] for n in range(_CANDIDATES)]
-        if best[1] < 4:
-            ids[0] = EOS
-        ranked = dict(zip(ids, _falling(best[2:]), strict=True))
+        ranked = _ranked(hasher.digest())
+        ids = list(ranked)
         token = ids[0]
         if self._moved:
             hasher.update(self._moved)
@@ -107,7 +122,8 @@ class Completion:
     def whole(self) -> dict[str, Any]:
         choice = {
             "index": 0, "text": self._text, "logprobs": self._logprobs_of(0), "finish_reason": self._finish,
-            "stop_reason": self._stop, "token_ids": self._shown(self.ids), "prompt_logprobs": None,
+            "stop_reason": self._stop, "token_ids": self._shown(self.ids),
+            "prompt_logprobs": self._prompt_logprobs if self._body.get("prompt_logprobs") else None,
             "prompt_token_ids": self._shown(self._prompt), "routed_experts": None,
         }  # fmt: skip
         usage = self._usage() | {"completion_tokens_details": None}
@@ -176,10 +192,18 @@ class Completion:
         }
 
 
+def _ranked(seed: bytes) -> dict[int, float]:
+    """The likeliest ids with their log-probabilities, best first."""
+    ids = [_SAID[(seed[0] + n * 5) % len(_SAID)] for n in range(_CANDIDATES)]
+    if seed[1] < 4:
+        ids[0] = EOS
+    return dict(zip(ids, _falling(seed[2:]), strict=True))
+
+
 def _falling(seed: bytes) -> list[float]:
     """Log-probabilities, each less than the one before it."""
-    values, value = [], -0.5
+    values, value = [], -0.75  # so that no two of them come to more than 1
     for byte in seed[:_CANDIDATES]:
-        value -= (byte + 1) / 1024
+        value -= (byte + 2) / 1024  # none closer to the next than a check can be sure of
         values.append(value)
     return values

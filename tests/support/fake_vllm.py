@@ -84,6 +84,7 @@ class FakeVllm:
     crowd: bool = False  # the last id depends on how many requests are in flight
     warm: bool = False  # a warm cache gives other numbers
     logprobs: str = "raw"  # --logprobs-mode, in the words of the settings
+    passes_off: float = 0.0  # what it adds to the log-probabilities of ids in a prompt
     per_event: int = 1  # ids in one event
     hold_at: int | None = None  # waits before that id until `go`
     edit: Edit | None = None  # (number, event) -> what is sent in its place, for each event of a stream

@@ -176,6 +176,13 @@ export const FAULTS = [
   ["sequence: a checkpoint's head", "sequence.js", "if (!same(id, head))", "if (false)"],
   ["sequence: a checkpoint before the run", "sequence.js", "if (count <= first) return;", "if (count === 0n) return;"],
   ["sequence: a checkpoint has to be the last", "sequence.js", "if (count > reached)", "if (count !== reached)"],
+  // the draw of an audit
+  ["draw: the seed first", "draw.js", "join(head, seed)", "join(seed, head)"],
+  ["draw: any head", "draw.js", "if (head.length !== 32)", "if (false)"],
+  ["draw: a short seed", "draw.js", "SEED_LEAST = 16", "SEED_LEAST = 15"],
+  ["draw: a long seed", "draw.js", "SEED_MOST = 64", "SEED_MOST = 65"],
+  ["draw: the highest ranks", "draw.js", "compare(a.rank, b.rank)", "compare(b.rank, a.rank)"],
+  ["draw: in the order of the ranks", "draw.js", "(a < b ? -1 : 1)", "0"],
   // reference engine
   ["reference: another shift", "reference.js", "z >> 27n", "z >> 28n"],
   ["reference: the cap unshifted", "reference.js", "BigInt(maxTokens) << 1n", "BigInt(maxTokens)"],
