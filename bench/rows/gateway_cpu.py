@@ -19,7 +19,7 @@ from bench.measure import Comparison, Goal, PeerMissing, Plan, Sides
 from bench.scratch import scratch
 
 _REQUESTS_PER_CALL = 8  # a request costs a thousand times what the calls of other rows do
-_EACH = 4  # requests on a connection, at least: it is not connecting that is compared
+_EACH = 4  # requests on a connection, at least, where connecting would show
 _FEWER = 5  # rounds where a round takes LiteLLM half a minute
 
 
@@ -41,7 +41,8 @@ def _cpu(plan: Plan, *, peer: str, callers: int, streamed: bool, uvloop: bool) -
         server = stack.enter_context(fronts.upstream(folder))
         flags = ["--slots", str(callers), *(["--uvloop"] if uvloop else [])]
         ours = stack.enter_context(fronts.gateway(folder, server.url, *flags))
-        requests = max(_EACH * callers, plan.cpu_calls // _REQUESTS_PER_CALL)
+        each = _EACH if peer == "proxy" else 1
+        requests = max(each * callers, plan.cpu_calls // _REQUESTS_PER_CALL)
         measured = partial(Front.cpu_us, requests=requests, callers=callers, streamed=streamed)
         if peer == "proxy":
             loop = ["uvloop"] if uvloop else []

@@ -386,3 +386,13 @@ def test_layers_of_a_shard_are_looked_at_however_it_is_made():
     for start, end in ((2, 1), (1, 1), (0, 5)):
         with pytest.raises(LayerError):
             ShardIdentity(one.artifact, one.recipe, start, end)
+
+
+def test_layers_of_a_cut_are_looked_at_however_it_is_made():
+    for start, end in ((-1, 2), (0, 0), (False, 2), (0, True)):
+        with pytest.raises(SchemaError):
+            DerivativeBinding(WHOLE, start, end)
+    assert DerivativeBinding(WHOLE, 0, 1).covers(0, 1)
+    for start, end in ((2, 1), (1, 1)):
+        with pytest.raises(LayerError):
+            DerivativeBinding(WHOLE, start, end)

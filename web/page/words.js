@@ -77,6 +77,7 @@ export function details(receipt, receiptId) {
       ...digest("blueprint", engine.blueprint_id),
       ...digest("artifact", engine.model_artifact_digest),
       ...digest("runtime", engine.runtime_recipe_digest),
+      ...digest("route over several hosts", engine.route_digest),
       ...digest("route", engine.route_digest),
       ...digest("launch", engine.launch_digest),
     ]],
