@@ -265,6 +265,7 @@ def backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | No
                 packaged_model() if backend.path == PACKAGED else base / backend.path,
                 name=backend.name, slots=backend.slots, context=backend.context_tokens, kv_type=backend.kv_type,
                 flash_attention=backend.flash_attention, threads=backend.threads, ubatch=backend.ubatch,
+                check_threads=backend.check_threads,
                 chat_template=path(backend.chat_template), tokenizer_pre=backend.tokenizer_pre, eos_id=backend.eos_id,
                 silent_s=backend.silent_s,
             )  # fmt: skip

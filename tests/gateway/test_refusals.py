@@ -116,14 +116,12 @@ def test_request_that_cannot_be_served_is_refused(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("prompt", "param"), [([], "prompt"), ("", "prompt"), ([31_999, 32_000], None), ([2**32 - 1], None)]
-)
-def test_prompt_without_known_tokens_is_refused(tmp_path: Path, prompt: Any, param: str | None) -> None:
+@pytest.mark.parametrize("prompt", [[], "", [31_999, 32_000], [2**32 - 1]])
+def test_prompt_without_known_tokens_is_refused(tmp_path: Path, prompt: Any) -> None:
     async def main() -> None:
         async with house(tmp_path) as gate:
             reply = await gate.post({"model": "reference", "prompt": prompt}, path=TEXT)
-            assert (reply.status, reply.error["param"]) == (400, param)
+            assert (reply.status, reply.error["param"]) == (400, "prompt")
 
     asyncio.run(main())
 
