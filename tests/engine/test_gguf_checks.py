@@ -61,7 +61,7 @@ def test_it_agrees_with_what_decoding_makes(
     prompt=st.lists(st.integers(0, len(vocabulary()) - 1), min_size=1, max_size=90),
     length=st.integers(1, 90),
     sampling=st.sampled_from(SETTINGS),
-    seed=st.integers(0, 2**32 - 1),
+    seed=st.integers(0, 2**32 - 2),
     ignore_eos=st.booleans(),
 )
 def test_it_agrees_whatever_is_asked(
