@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli import launch_import, launch_runs
+from mesh.cli import launch_image, launch_import, launch_runs
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED
 from mesh.cli.launch_flags import add_choice_flags, add_common_flags, loaded, recipe_at, sources, wish_of
@@ -24,6 +24,7 @@ def add(commands: Any) -> None:
     _plan(actions)
     _pin(actions)
     _config(actions)
+    launch_image.add(actions)
     launch_import.add(actions)
     launch_runs.add(actions)
 

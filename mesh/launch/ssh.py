@@ -73,6 +73,21 @@ class Host:
             raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
         return Done(done.exit_status if done.exit_signal is None else None, _text(done.stdout), _text(done.stderr))
 
+    async def feed(self, command: str, data: bytes, *, timeout_s: float = COMMAND_S) -> Done:
+        """Run a command of POSIX sh that reads `data`. Raises NodeUnreachable."""
+        import asyncssh
+
+        try:
+            async with self._sessions, asyncio.timeout(timeout_s):
+                done = await self.connection.run(
+                    f"exec sh -c {shlex.quote(command)}", check=False, input=data, encoding=None
+                )
+        except TimeoutError:
+            raise NodeUnreachable(f"node {self.node.name}: no end of a command within {timeout_s:g} s") from None
+        except (asyncssh.Error, OSError) as e:
+            raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
+        return Done(done.exit_status if done.exit_signal is None else None, _text(done.stdout), _text(done.stderr))
+
     async def open(self, port: int, *, host: str = "127.0.0.1") -> tuple[Any, Any]:
         """A byte stream to a port of the node, through the connection. Raises ConnectionRefusedError where nobody
         listens, NodeUnreachable where the connection is gone."""
@@ -124,6 +139,12 @@ async def connect(node: Node, login: Login, *, timeout_s: float = CONNECT_S) -> 
     except (asyncssh.Error, OSError) as e:
         raise NodeUnreachable(f"node {node.name}: {_address(node)}: {_reason(e)}") from None
     return Host(node, connection)
+
+
+def pinned_keys(node: Node, text: str) -> list[str]:
+    """The keys (`type base64`) that are pinned for a node. Raises HostKeyError where there is none."""
+    words = [line.split() for line in _pinned(node, text).splitlines()]
+    return [" ".join(line[1:3]) for line in words if not line[0].startswith("@")]
 
 
 def _pinned(node: Node, text: str) -> str:
