@@ -35,14 +35,14 @@ Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]{0,252}$")]
 
 class Node(Table):
     """`ssh_ip` is where commands go, `ib_ip` the address on the fast network, by default the same. `gpus` counts its
-    accelerators, where somebody said."""
+    accelerators, where somebody said; 0 asks docker for none."""
 
     name: Name
     ssh_ip: Address
     ssh_port: Annotated[int, Field(ge=1, le=65_535)] = 22
     ib_ip: Address | None = None
     rank: Annotated[int, Field(ge=0, lt=MAX_NODES)]
-    gpus: Annotated[int, Field(ge=1, le=64)] | None = None
+    gpus: Annotated[int, Field(ge=0, le=64)] | None = None
     entity: Text | None = None
 
     @property

@@ -16,9 +16,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from mesh.errors import UsageError
+from mesh.launch.image_names import IMAGES_DIR, image_name, image_tag
 from mesh.launch.recipe import RecipeFile, without_tag
 from mesh.launch.toml_file import read_bounded
-from mesh.launch.validate import IMAGES_DIR, image_name, image_tag
 
 PINS_FILE = "versions.env"
 PROFILES = "profiles"

@@ -167,7 +167,7 @@ def test_mods_run_before_the_engine_in_its_container() -> None:
     words = shlex.split(command.replace('"$HOME"', "~"))
     script = words[words.index("-c") + 1]
     assert words[words.index("--entrypoint") + 1] == "sh"
-    assert script.startswith("{ a\n} && { b\n} || echo mods: failed >&2 && exec vllm serve org/model")
+    assert script.startswith("{ a\n} && { { b\n} || echo mods: failed >&2; } && exec vllm serve org/model")
 
 
 def test_every_phase_is_printed_in_order_and_hooks_keep_theirs() -> None:

@@ -18,22 +18,24 @@ case "$1 $2" in
     f="images/$(name "$last")"
     [ -e "$f" ] || { [ -e image ] && f=image; } || { echo "Error: No such image: $last" >&2; exit 1; }
     case "$4" in
+      "{{index"*) cut -d' ' -f2 "$f" ;;
       *RepoDigests}}) if [ -e "$f.digests" ]; then cat "$f.digests"; else cat "$f"; fi ;;
       *) cat "$f" ;;
     esac ;;
   "build -t")
     sum= ; for a in "$@"; do case "$a" in mesh.checksum=*) sum=${a#*=} ;; esac; done
     ls "$last" >built
-    echo "sha256:$(cat "$last"/* 2>/dev/null | cat - docker.log | sha256sum | cut -d' ' -f1) $sum" >"images/$(name "$3")" ;;
+    id=$(cat "$last"/* docker.log 2>/dev/null | sha256sum | cut -d' ' -f1)
+    echo "sha256:$id $sum" >"images/$(name "$3")" ;;
   "save "*) echo "$2"; cat "images/$(name "$2")" ;;
   "load "*) read -r ref; cat >"images/$(name "$ref")" ;;
   "tag "*) cp "images/$(name "$2")" "images/$(name "$3")" ;;
-  "push "*) echo "[\"${2%:*}@sha256:$(printf %064d 7)\"]" >"images/$(name "$2").digests"; cat registry 2>/dev/null; true ;;
+  "push "*) echo "[\"${2%:*}@sha256:$(printf %064d 7)\"]" >"images/$(name "$2").digests" ;;
   "manifest inspect") grep -qxF "$3" registry 2>/dev/null ;;
   "pull -q") echo "sha256:$(printf %064d 1) " >"images/$(name "$last")" ;;
   "run -d")
     run= ; for a in "$@"; do case "$a" in mesh.run=*) run=${a#*=} ;; esac; done
-    id=c0ffee$(ls containers | wc -l)
+    id=$4
     echo "running 0 $run" >"containers/$id"
     [ -e exits ] && echo "exited $(cat exits) $run" >"containers/$id"
     echo "$id" ;;
