@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,8 @@ def run_serve(args: argparse.Namespace) -> int:
     with ledger.locked(at_ns=time.time_ns()) as stale:
         if stale is not None:
             note(f"took over a lock that was left by {stale}")
-        told = asyncio.run(_serve(args, config, file, ledger))
+        with ExitStack() as stack:
+            told = asyncio.run(_serve(args, config, file, ledger, stack))
     if args.json:
         emit(told)
     if args.follow:
@@ -91,23 +93,30 @@ def run_serve(args: argparse.Namespace) -> int:
     return ACCEPTED
 
 
-async def _serve(args: argparse.Namespace, config: Loaded, file: RecipeFile, ledger: RunLedger) -> dict[str, Any]:
+async def _serve(
+    args: argparse.Namespace, config: Loaded, file: RecipeFile, ledger: RunLedger, stack: ExitStack
+) -> dict[str, Any]:
     from mesh.launch.launching import Launch
+    from mesh.launch.occupancy import Claims, candidates, pick, survey
     from mesh.launch.plan import Options
     from mesh.launch.record import keep, make_record
-    from mesh.launch.selection import choose
     from mesh.launch.ssh import Hosts
     from mesh.steward import keys
 
-    chosen = choose(config.config, file.recipe, wish_of(args))
+    wish = wish_of(args)
+    near = candidates(config.config, file.recipe, wish)
     key = keys.load_or_create(ledgers(config) / "key")
     running = ledger.open_run()
     if running is not None:
         raise LaunchError(f"recipe {file.name}: run {running.id} is open; stop it, or see `mesh launch status`")
     run = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
-    async with Hosts(login_of(config), chosen.nodes) as hosts:
+    async with Hosts(login_of(config), near) as hosts:
+        found = await survey(hosts, file.recipe.port or config.config.default_port, note=note)
+        claims = stack.enter_context(Claims(ledgers(config) / "claims"))
+        chosen = pick(config.config, file.recipe, wish, found, claims, hosts.down)
+        note(f"chosen: {', '.join(node.name for node in chosen.nodes)} of {chosen.cluster.name}")
         launch = Launch(
-            config.config, file, chosen, run, ledger, hosts, time.time_ns, note,
+            config.config, file, chosen, run, ledger, hosts.of(chosen.nodes), time.time_ns, note,
             options=Options(args.mirror, args.hf_cache, args.stage, args.clear), ready_s=float(args.ready_s),
         )  # fmt: skip
         plan = await launch.prepare()

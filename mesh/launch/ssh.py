@@ -194,6 +194,13 @@ class Hosts:
         self.up: dict[str, Host] = {}
         self.down: dict[str, LaunchError] = {}
 
+    def of(self, nodes: Iterable[Node]) -> Hosts:
+        """The same connections, of these nodes alone. Whoever opened them closes them."""
+        some = Hosts(self._login, nodes)
+        some.up = {node.name: self.up[node.name] for node in some._nodes if node.name in self.up}
+        some.down = {node.name: self.down[node.name] for node in some._nodes if node.name in self.down}
+        return some
+
     async def __aenter__(self) -> Self:
         ends = await asyncio.gather(*(connect(node, self._login) for node in self._nodes), return_exceptions=True)
         for node, end in zip(self._nodes, ends, strict=True):
