@@ -10,7 +10,7 @@ recipe_sources, cluster_sources    more folders of recipes, more files of cluste
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -160,10 +160,9 @@ class Loaded:
         """A path that the configuration names, relative to the main file. `~` is left to the node it is of."""
         return self.base / name
 
-    @property
-    def unused(self) -> list[str]:
-        """Keys that are read by plug-ins alone."""
-        return [name for name in PLUGIN_TABLES if getattr(self.config, name) is not None]
+    def unused(self, read: Collection[str] = ()) -> list[str]:
+        """Keys that are read by plug-ins alone, and by none of those that `read` tables."""
+        return [name for name in PLUGIN_TABLES if name not in read and getattr(self.config, name) is not None]
 
 
 def find_config(given: Path | None, here: Path, user: Path) -> Path | None:

@@ -38,6 +38,7 @@ from mesh.launch.looking import (
     tail_step,
 )
 from mesh.launch.plan import Options, Plan, make_plan, model_cache
+from mesh.launch.plugins import NONE, Plugins
 from mesh.launch.ranks import CACHE_IN_CONTAINER, program_of
 from mesh.launch.recipe import RecipeFile
 from mesh.launch.record import LaunchRecord
@@ -69,6 +70,7 @@ class Launch:
     options: Options = field(default_factory=Options)
     deadlines: Deadlines = field(default_factory=Deadlines)
     ready_s: float = READY_S
+    plugins: Plugins = NONE
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
@@ -123,7 +125,14 @@ class Launch:
 
     def _plan(self, gid: Mapping[str, str] | None, placeholders: Mapping[str, Mapping[str, str]] | None) -> Plan:
         return make_plan(
-            self.config, self.file, self.chosen, run=self.run, options=self.options, gid=gid, placeholders=placeholders
+            self.config,
+            self.file,
+            self.chosen,
+            run=self.run,
+            options=self.options,
+            gid=gid,
+            placeholders=placeholders,
+            plugins=self.plugins,
         )
 
     def _all_there(self) -> None:

@@ -17,7 +17,7 @@ from typing import Self
 
 from mesh.errors import LaunchError, NodeFailed, NodeUnreachable
 from mesh.launch.commands import LABEL, RUN_MARKER, Step
-from mesh.launch.config import LaunchConfig, Node
+from mesh.launch.config import Cluster, LaunchConfig, Node
 from mesh.launch.recipe import Recipe
 from mesh.launch.selection import AUTO, Chosen, Wish, choose, named
 from mesh.launch.ssh import Host, Hosts
@@ -83,8 +83,11 @@ def occupied_by(printed: str, port: int) -> tuple[list[str], list[str]]:
 
 def candidates(config: LaunchConfig, recipe: Recipe, wish: Wish) -> list[Node]:
     """The nodes that a choice may fall on: each once. Raises UsageError for a cluster that is not there."""
-    clusters = config.clusters if wish.cluster in (None, AUTO) else [named(config, wish.cluster or "")]
-    return list({node.name: node for cluster in clusters for node in cluster.by_rank}.values())
+    return list({node.name: node for cluster in clusters_of(config, wish) for node in cluster.by_rank}.values())
+
+
+def clusters_of(config: LaunchConfig, wish: Wish) -> list[Cluster]:
+    return config.clusters if wish.cluster in (None, AUTO) else [named(config, wish.cluster or "")]
 
 
 @dataclass(slots=True)
@@ -95,9 +98,9 @@ class Survey:
     down: dict[str, str] = field(default_factory=dict)
 
 
-async def survey(hosts: Hosts, port: int, *, note: Note) -> Survey:
-    """Ask every node that is up, in parallel."""
-    found = Survey(down={name: str(error) for name, error in hosts.down.items()})
+async def survey(hosts: Hosts, port: int, *, note: Note, blocked: Mapping[str, str] | None = None) -> Survey:
+    """Ask every node that is up, in parallel. `blocked` are nodes of clusters that are down as a whole, and why."""
+    found = Survey(down={**(blocked or {}), **{name: str(error) for name, error in hosts.down.items()}})
     for why in found.down.values():
         note(why)
 

@@ -26,6 +26,7 @@ from mesh.launch.commands import (
 from mesh.launch.config import LaunchConfig
 from mesh.launch.image_names import has_registry
 from mesh.launch.images import context_of, is_built
+from mesh.launch.plugins import NONE, Plugins
 from mesh.launch.ranks import Rank, ranks_of
 from mesh.launch.recipe import RecipeFile
 from mesh.launch.selection import Chosen
@@ -104,6 +105,7 @@ def make_plan(
     options: Options = Options(),
     gid: Mapping[str, str] | None = None,
     placeholders: Mapping[str, Mapping[str, str]] | None = None,
+    plugins: Plugins = NONE,
 ) -> Plan:
     """`gid` and `placeholders` are what was found on the nodes, None in a dry run. Raises UsageError for a recipe that
     cannot be launched so."""
@@ -144,6 +146,9 @@ def make_plan(
                 if block.min_free is not None:
                     phases["stage"].append(free_space_step(node, block.dst, block.min_free))
             phases["stage"] += mirror_steps(node, config, file, options.mirror, force=options.stage == "force")
+            for block in recipe.staging:
+                if block.kind != "hub-mirror":
+                    phases["stage"] += plugins.staging_steps(file, block, rank, len(ranks), chosen.tensor_parallel_size)
         if recipe.composed_model is not None:
             phases["stage"] += compose_steps(node, recipe.composed_model, run, cache)
         if options.clear:

@@ -25,10 +25,11 @@ _ALLOWED_MOUNT = re.compile(r"\{\{([A-Za-z0-9_]+)\}\}")
 @dataclass(frozen=True, slots=True)
 class Rules:
     """`default_port` is the one port of all recipes; `models_float` turns the rule for model pins round, as launchers
-    do whose recipes follow a model's newest revision."""
+    do whose recipes follow a model's newest revision. `staging` are the kinds that plug-ins make."""
 
     default_port: int = DEFAULT_PORT
     models_float: bool = False
+    staging: frozenset[str] = frozenset()
 
 
 def validate(file: RecipeFile, rules: Rules = Rules()) -> list[Finding]:
@@ -39,7 +40,7 @@ def validate(file: RecipeFile, rules: Rules = Rules()) -> list[Finding]:
         *_comments(file),
         *_model(recipe, rules),
         *_nodes(recipe),
-        *_deploy(recipe),
+        *_deploy(recipe, rules),
         *_scripts(recipe),
         *_mounts(recipe),
         *_secrets(recipe),
@@ -198,7 +199,7 @@ def _nodes(recipe: Recipe) -> list[Finding]:
     return findings
 
 
-def _deploy(recipe: Recipe) -> list[Finding]:
+def _deploy(recipe: Recipe, rules: Rules) -> list[Finding]:
     findings = []
     if recipe.deploy == "tmux":
         for name, there in (
@@ -228,8 +229,8 @@ def _deploy(recipe: Recipe) -> list[Finding]:
     if recipe.mods.commands and not recipe.entrypoint:
         findings.append(error("entrypoint-missing", "entrypoint", "missing, and [mods] runs before it"))
     for block in recipe.staging:
-        if block.kind == "sparse-rows":
-            findings.append(error("plug-in", "staging", "sparse-rows is a plug-in's, and none is there"))
+        if block.kind != "hub-mirror" and block.kind not in rules.staging:
+            findings.append(error("plug-in", "staging", f"{block.kind} is a plug-in's, and none is there"))
     return findings
 
 
