@@ -205,13 +205,11 @@ def _launcher() -> dict[str, str]:
 
 def _land(folder: Path, stem: str, data: BenchData, manifest: Manifest, kept: Kept) -> Path:
     from mesh.cli.launch_tables import markdown_report
-    from mesh.cli.words import utc
     from mesh.launch.bench_package import DATA, RECIPE, REPORT, digests, land
 
     # the recipe as it was launched, which is what was measured; where that is lost, nothing stands in for it
     recipe = b"" if kept.recipe is None else kept.recipe.data
-    when = f"From {utc(data.began_ms * 10**6)} to {utc(data.ended_ms * 10**6)}."
-    parts = {REPORT: markdown_report(manifest, data, when).encode(), DATA: data.to_json(), RECIPE: recipe}
+    parts = {REPORT: markdown_report(manifest, data).encode(), DATA: data.to_json(), RECIPE: recipe}
     return land(folder, stem, parts, manifest.model_copy(update={"files": digests(parts)}))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mesh.cli.console import printable
+from mesh.cli.words import utc
 from mesh.launch.bench_data import Cell, figures
 
 if TYPE_CHECKING:
@@ -56,15 +57,15 @@ def terminal_table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> s
 
 def markdown_table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     shown = [headings, ["---"] * len(headings), *lines]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in shown)
+    return "\n".join("| " + " | ".join(escaped(cell) for cell in line) + " |" for line in shown)
 
 
-def _cell(text: str) -> str:
+def escaped(text: str) -> str:
     """What others named must not become markup or end a cell."""
-    escaped = printable(text).replace("\\", "\\\\")
+    shown = printable(text).replace("\\", "\\\\")
     for mark in "|<>`*_[]":
-        escaped = escaped.replace(mark, f"\\{mark}")
-    return escaped
+        shown = shown.replace(mark, f"\\{mark}")
+    return shown
 
 
 def facts(manifest: Manifest, data: BenchData) -> list[tuple[str, str]]:
@@ -90,17 +91,21 @@ def facts(manifest: Manifest, data: BenchData) -> list[tuple[str, str]]:
     return pairs
 
 
-def markdown_report(manifest: Manifest, data: BenchData, when: str) -> str:
+def markdown_report(manifest: Manifest, data: BenchData) -> str:
     """The report of one bench: figures, provenance, and what had changed since the launch."""
     parts = [
-        f"# Bench of {_cell(manifest.recipe)}, {_cell(manifest.label)}", when,
+        f"# Bench of {escaped(manifest.recipe)}, {escaped(manifest.label)}", when(data),
         markdown_table(HEADINGS, rows(data)),
         "Rates are tokens a second: prefill of all streams together until the last one's first token, decode of the "
         "median stream, all output over the whole cell. Each prompt is a text of its own from its first word on.",
-        "## Provenance", "\n".join(f"- {_cell(name)}: {_cell(value)}" for name, value in facts(manifest, data)),
-        "## Drift", "\n".join(f"- {_cell(line)}" for line in drift_lines(manifest)),
+        "## Provenance", "\n".join(f"- {escaped(name)}: {escaped(value)}" for name, value in facts(manifest, data)),
+        "## Drift", "\n".join(f"- {escaped(line)}" for line in drift_lines(manifest)),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
+
+
+def when(data: BenchData) -> str:
+    return f"From {utc(data.began_ms * 10**6)} to {utc(data.ended_ms * 10**6)}."
 
 
 def drift_lines(manifest: Manifest) -> list[str]:

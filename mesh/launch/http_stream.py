@@ -59,7 +59,7 @@ class Client:
                     if len(data) > MAX_ANSWER_BYTES:
                         raise OSError(f"{path}: an answer over {MAX_ANSWER_BYTES} bytes")
             finally:
-                writer.close()
+                await _close(writer)
         return Answer(status, bytes(data))
 
     async def stream(self, path: str, body: Mapping[str, Any], *, timeout_s: float) -> Streamed:
@@ -76,7 +76,7 @@ class Client:
                     async with aclosing(chunks):
                         await (self._events(chunks, seen, began) if status == 200 else _refused(status, chunks, seen))
                 finally:
-                    writer.close()
+                    await _close(writer)
         except TimeoutError:
             seen.failed = f"no end within {timeout_s:g} s"
         except ConnectionRefusedError:
@@ -146,6 +146,16 @@ class _Seen:
                 self.last_ns = now
             if choice.get("finish_reason"):
                 self.finish = str(choice["finish_reason"])[:40]
+
+
+async def _close(writer: Any) -> None:
+    """At once, whatever is still to be sent: nobody waits for it."""
+    transport = getattr(writer, "transport", None)  # a channel of an SSH connection has none
+    if transport is None:
+        writer.close()
+    else:
+        transport.abort()
+        await asyncio.sleep(0)  # in which it lets go of its socket
 
 
 def _count(value: Any) -> int | None:

@@ -71,7 +71,9 @@ def kept_of(folder: Path, recipe: str, run: Run) -> Kept:
     try:
         # under its own name, which the folder of the run does not have
         file = RecipeFile.of(read_bounded(folder / KEPT_RECIPE), Path(recipe) / KEPT_RECIPE)
-    except (UsageError, OSError) as e:
+    except OSError as e:
+        faults.append(f"recipe as launched: {(e.strerror or str(e)).lower()}")
+    except UsageError as e:
         faults.append(f"recipe as launched: {e}")
     if file is not None and file.digest != run.opened.get("recipe_sha256"):
         faults.append("recipe as launched: its bytes are not those that the ledger names")
