@@ -100,7 +100,8 @@ def _show_package(args: argparse.Namespace, one: Package) -> int:
         case "html":
             raise UsageError("the page is of recipes: name the recipe, and not a manifest")
         case _:
-            lines = [f"{one.manifest.recipe}, {one.manifest.label}. {when(one.data)}", terminal_table(HEADINGS, rows(one.data)),
+            lines = [f"{one.manifest.recipe}, {one.manifest.label}. {when(one.data)}",
+                     terminal_table(HEADINGS, rows(one.data)),
                      *(f"{name}: {value}" for name, value in facts(one.manifest, one.data)),
                      *(f"drift: {line}" for line in drift_lines(one.manifest))]  # fmt: skip
             _write(args, ("\n".join(lines) + "\n").encode())
