@@ -53,7 +53,7 @@ async def test_states_are_shown_and_follow_what_is_found(tmp_path: Path) -> None
         await until(
             lambda: tab.page.evaluate("() => !document.body.innerText.includes('Qwen/Qwen3-8B on a, b, for 2 h')")
         )
-        looked(folder, ago_s=3600)
+        looked(folder, ago_s=20_000)
         await until(lambda: tab.page.evaluate("() => document.body.innerText.includes('Nobody has looked')"))
         assert await badges(tab, "gone") == "? open"
 

@@ -37,7 +37,7 @@ def looked(folder: Path, *runs: dict[str, Any], ago_s: int = 0, up: bool = True,
     if not up:
         other |= {"state": "unreachable", "why": "node b: 10.0.0.2: no route to host"}
     told = {
-        "v": "mesh-launch-live/1", "every_s": 5, "at_ns": time.time_ns() - ago_s * 10**9, "damaged": {},
+        "v": "mesh-launch-live/1", "every_s": 3600, "at_ns": time.time_ns() - ago_s * 10**9, "damaged": {},
         "clusters": [{"cluster": "pair", "up": up, "nodes": [*nodes, other], "runs": list(runs)}],
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ def test_runs_are_what_ledger_and_last_look_say_together(tmp_path: Path) -> None
 
 def test_old_look_says_nothing_of_now(tmp_path: Path) -> None:
     filled(tmp_path)
-    looked(tmp_path, seen("r-up"), ago_s=60)
+    looked(tmp_path, seen("r-up"), ago_s=20_000)
     all_of_it = told(tmp_path)
     assert all_of_it["fresh"] is False
     assert {run["state"] for run in all_of_it["runs"]} == {"open", "closed"}

@@ -160,7 +160,7 @@ function runCard(run) {
   return el("li", { class: `card run ${run.state}` },
     el("h3", {}, name(run.recipe)),
     el("div", { class: "marks" }, badge(run.state), run.readiness && run.readiness !== "unknown" ? badge(run.readiness) : null),
-    el("p", {}, name(run.model ?? "model not known"), el("span", { class: "quiet" }, ` on ${run.nodes.map((it) => it.node).join(", ")}${ran}`)),
+    el("p", {}, name(run.model ?? "model not known"), el("span", { class: "quiet" }, " on ", ...run.nodes.flatMap((it, i) => [i ? ", " : "", name(it.node)]), ran)),
     run.why || ended ? el("p", { class: "quiet" }, [ended, run.why].filter(Boolean).join(": ")) : null,
     el("details", { "data-key": `run ${run.run}` }, el("summary", { "data-key": `sum ${run.run}` }, "More of it"),
       el("dl", {}, ...rows.flatMap((row) => [el("dt", {}, row[0]), el("dd", {}, row[1])]))));
