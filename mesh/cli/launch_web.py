@@ -73,8 +73,11 @@ async def _look(args: argparse.Namespace, config: Loaded) -> None:
     """For ever. What ends it, a login that says too little, ends the command."""
     from mesh.launch.fleet import survey
     from mesh.launch.live import write_live
+    from mesh.launch.plugins import load_plugins
+
+    plugins = load_plugins()
 
     while True:
-        fleet = await survey(config.config, ledgers(config), login_of(config), now_ns=time.time_ns)
+        fleet = await survey(config.config, ledgers(config), login_of(config), now_ns=time.time_ns, plugins=plugins)
         write_live(ledgers(config), fleet, args.every)
         await asyncio.sleep(args.every)

@@ -82,7 +82,10 @@ def _cluster(one: dict[str, Any], *, fresh: bool) -> dict[str, Any]:
     if not fresh:
         nodes = [{**node, "state": "unknown", "why": "nobody has looked lately"} for node in nodes]
     state = "unknown" if not fresh else "up" if one.get("up") is True else "down"
-    return {"cluster": str(one.get("cluster")), "state": state, "nodes": nodes}
+    blocked = one.get("blocked")
+    causes = [str(cause) for cause in blocked] if isinstance(blocked, list) and fresh else []
+    told = {"cluster": str(one.get("cluster")), "state": state, "nodes": nodes}
+    return {**told, "blocked": causes} if causes else told
 
 
 def _run(recipe: str, run: Run, seen: dict[str, Any] | None) -> dict[str, Any]:

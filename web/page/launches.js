@@ -2,7 +2,7 @@
  * The page at /launches: clusters, their nodes, and the runs on them, as the launch state folder tells of them.
  *
  * @typedef {{node: string, address?: string, state: string, why?: string}} Node_
- * @typedef {{cluster: string, state: string, nodes: Node_[]}} Cluster
+ * @typedef {{cluster: string, state: string, nodes: Node_[], blocked?: string[]}} Cluster
  * @typedef {{recipe: string, run: string, state: string, readiness?: string, why?: string, model?: string, engine?: string,
  *   cluster?: string, launch_digest?: string, opened_ms?: number, closed_ms?: number, how?: string, verified?: boolean,
  *   nodes: {node: string, rank: number, liveness: string}[]}} Run
@@ -141,6 +141,7 @@ function choice(closed) {
 /** @param {Cluster} one */
 function clusterCard(one) {
   return el("section", { class: "card" }, el("h3", {}, name(one.cluster), badge(one.state)),
+    ...(one.blocked ?? []).map((/** @type {string} */ cause) => el("p", { class: "quiet" }, cause)),
     el("ul", { class: "nodes" }, ...one.nodes.map((node) => el("li", {},
       el("span", {}, name(node.node), " ", el("span", { class: "address" }, node.address ?? "")),
       badge(node.state), node.why && node.state !== "unknown" ? el("span", { class: "why" }, node.why) : null))));
