@@ -47,8 +47,8 @@ def _summary(recipes: Sequence[Told], benches: int) -> str:
         last = one.packages[-1] if one.packages else None
         came = UNKNOWN if last is None else _chip(one, last)
         when = "none" if last is None else utc(last.manifest.ended_ms * 10**6)[:16]
-        cells = [f'<a href="#{_anchor(one)}">{text(one.name)}</a>', text(one.model), _state(one), str(one.launches),
-                 str(len(one.packages)), text(when), came]  # fmt: skip
+        cells = [f'<a href="#{_anchor(one)}">{text(one.name)}</a>', text(one.shown_model), _state(one),
+                 str(one.launches), str(len(one.packages)), text(when), came]  # fmt: skip
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(f'<th scope="col">{text(name)}</th>' for name in heads)
     caption = (
