@@ -71,7 +71,7 @@ def test_bench_of_a_gateway_lands_one_package_that_leads_to_the_launch(one: Site
     assert (told["ok"], told["drift"], told["unknown"]) == (True, [], [])
     assert [(cell["depth"], cell["concurrency"]) for cell in told["cells"]] == [(300, 1), (300, 2), (700, 1), (700, 2)]
     assert all(float(cell["ttft_ms"]) > 0 and float(cell["prefill_per_s"]) > 0 for cell in told["cells"])
-    assert parts(reports) == ["first.json", "first.manifest.json", "first.md", "first.recipe.toml"]
+    assert parts(reports) == ["first.json", "first.log", "first.manifest.json", "first.md", "first.recipe.toml"]
     package = load_package(one.folder / told["manifest"])
     assert package.manifest.launch_digest == launched["launch_digest"]
     assert package.manifest.nodes[0].program is not None
