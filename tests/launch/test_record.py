@@ -9,13 +9,13 @@ import pytest
 
 from mesh.cli.assembly import launch_digest
 from mesh.engine.reference import ReferenceEngine
-from mesh.errors import EnvelopeError, HeaderError, PayloadError, SignatureError, UntrustedSteward
+from mesh.errors import EnvelopeError, PayloadError, SignatureError, UntrustedSteward
 from mesh.launch.config import load_config
 from mesh.launch.plan import Plan, make_plan
-from mesh.launch.record import HIDDEN, LAUNCH_TYPE, LaunchRecord, keep, make_record, read_record
+from mesh.launch.record import HIDDEN, LaunchRecord, keep, make_record, read_record
 from mesh.launch.selection import Wish, choose
 from mesh.schema import canonical, cose
-from mesh.schema.envelope import SigningKey
+from mesh.schema.envelope import LAUNCH_TYPE, SigningKey
 from mesh.schema.ids import ContentId, steward_text
 from mesh.steward.described import describe
 from tests.launch.recipes import CLUSTERS, COMMIT, DIGEST, PINNED, recipe_file
@@ -85,7 +85,7 @@ def test_other_bytes_or_another_signer_are_refused(tmp_path: Path) -> None:
         ({"extra": 1}, PayloadError),
         ({"v": "mesh/2"}, PayloadError),
         ({"signer": b"\x01" * 32}, PayloadError),
-        ({"recipe": "another"}, HeaderError),
+        ({"recipe": "another"}, PayloadError),
     ],
 )
 def test_signed_record_that_is_none_is_refused(
@@ -95,7 +95,7 @@ def test_signed_record_that_is_none_is_refused(
     read_record(signed(dict(record.fields)))
     with pytest.raises(error):
         read_record(signed({**record.fields, **change}))
-    with pytest.raises(PayloadError, match="run missing"):
+    with pytest.raises(PayloadError, match="run: missing"):
         read_record(signed({name: value for name, value in record.fields.items() if name != "run"}))
 
 

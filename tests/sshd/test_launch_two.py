@@ -120,27 +120,6 @@ def test_rank_without_the_model_names_its_node_and_how_to_get_it(two: Site) -> N
     assert "look: n1: weights: ended in status 1: org/model: not in the model cache" in done.stderr
 
 
-def test_rank_with_another_environment_is_refused_before_any_starts(two: Site) -> None:
-    """Without a container an engine has the node's own PATH: one that differs is another environment."""
-    from tests.sshd.hosts import MESH
-
-    for sshd in two.sshds:
-        snapshot = cache(sshd.folder) / "snapshots" / COMMIT
-        snapshot.mkdir(parents=True)
-        (snapshot / "config.json").write_bytes(b"{}")
-    config = two.sshds[1].folder / "sshd_config"
-    config.write_text(config.read_text().replace(":/usr/bin:/bin", ":/usr/bin:/bin:/opt/other"))
-    two.sshds[1].stop()
-    two.sshds[1].start()
-    text = recipe("vllm", 2).replace(
-        'shm_size = "1g"\n', f'deploy = "tmux"\nentrypoint = {json.dumps(list(MESH[:1]))}\n'
-    )
-    two.recipe("r", text)
-    error = json.loads(two.mesh("serve", "r", "--json").stdout)["error"]
-    assert error["code"] == "ranks-differ", error
-    assert error["message"].startswith("inherited environment: rank 1 on n1")
-
-
 ENGINE = """
 import sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
