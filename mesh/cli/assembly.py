@@ -59,7 +59,7 @@ async def assembled(
         check_files(spec)
     paths = [*launches, *[None] * len(specs)][: len(specs)]
     under = [None if path is None else as_launched(spec, path) for spec, path in zip(specs, paths, strict=True)]
-    specs = [spec if one is None else one[0] for spec, one in zip(specs, under, strict=True)]
+    specs = [spec if found is None else found[0] for spec, found in zip(specs, under, strict=True)]
     async with AsyncExitStack() as running:
         opened = starts = None
         if state.begun:
@@ -69,13 +69,13 @@ async def assembled(
             state.check_place()
         engines = []
         launched = {}
-        for spec, one, path in zip(specs, under, paths, strict=True):
+        for spec, found, path in zip(specs, under, paths, strict=True):
             engine = await start_engine(spec, cpu_watts_u=meter.cpu_watts_u)
             running.push_async_callback(engine.close)
             engines.append(engine)
-            if one is not None and path is not None:
-                check_started(engine, spec, one[1], path)
-                launched[engine.recipe_id] = bytes(one[1].digest)
+            if found is not None and path is not None:
+                check_started(engine, spec, found[1], path)
+                launched[engine.recipe_id] = bytes(found[1].digest)
         metered = await open_meters(meter, list(zip(specs, engines, strict=True)), os.environ)
         for one in metered.meters:
             running.callback(one.close)

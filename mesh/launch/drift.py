@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
-from pathlib import Path
 from typing import Any
 
 from mesh.errors import MeshError
@@ -13,47 +12,23 @@ from mesh.launch.config import Loaded
 from mesh.launch.plan import make_plan
 from mesh.launch.ranks import AUTO_GID
 from mesh.launch.recipe import RecipeFile
-from mesh.launch.record import HIDDEN, RECORD_FILE, LaunchRecord, load_record, shown
-from mesh.launch.run_ledger import Run
+from mesh.launch.record import HIDDEN, LaunchRecord, shown
+from mesh.launch.running import Kept, file_drift
 from mesh.launch.selection import Chosen
-from mesh.schema.ids import ContentId
 
 _TENSOR_FLAGS = ("--tensor-parallel-size", "--tp")
 
 
-def drift_of(run: Run, folder: Path, config: Loaded, file: RecipeFile) -> list[str]:
-    """A line for each thing that differs; none where nothing does. `folder` has the run's record; without one the
-    recipe's file alone is compared."""
-    launched = str(run.opened.get("recipe_sha256"))
-    lines = (
-        [] if file.digest == launched else [f"recipe.toml is {file.digest[:12]}, what was launched is {launched[:12]}"]
-    )
+def drift_of(kept: Kept, now: RecipeFile | str, config: Loaded) -> list[str]:
+    """A line for each thing that differs; none where nothing does. `now` is the recipe's file, or why it cannot be
+    read."""
+    lines = file_drift(kept, now, config)
+    if not lines or kept.record is None or isinstance(now, str):
+        return lines
     try:
-        record = load_record(folder / RECORD_FILE)
-    except FileNotFoundError:
-        return [*lines, "the launch record is not there: only the recipe's file was compared"]
-    except (MeshError, OSError) as e:
-        return [*lines, f"the launch record cannot be used: {e}"]
-    lines += _of_files(record, config)
-    if not lines:
-        return []
-    try:
-        return [*lines, *_of_ranks(record, config, file)]
+        return [*lines, *_of_ranks(kept.record, config, now)]
     except MeshError as e:
         return [*lines, f"the recipe cannot be launched so any more: {e}"]
-
-
-def _of_files(record: LaunchRecord, config: Loaded) -> list[str]:
-    """By digest, in the order in which the files are read."""
-    then = list(record.fields["config_digests"])
-    now = [bytes(ContentId.of_bytes(data)) for data in config.files.values()]
-    if len(then) != len(now):
-        return [f"{len(now)} configuration files are read, {len(then)} were at the launch"]
-    return [
-        f"{Path(name).name} is not as it was at the launch"
-        for name, one, other in zip(config.files, now, then, strict=True)
-        if one != other
-    ]
 
 
 def _of_ranks(record: LaunchRecord, config: Loaded, file: RecipeFile) -> list[str]:

@@ -12,11 +12,13 @@ from mesh.launch.drift import drift_of
 from mesh.launch.plan import make_plan
 from mesh.launch.record import keep, make_record
 from mesh.launch.run_ledger import Run
+from mesh.launch.running import kept_of
 from mesh.launch.selection import Wish, choose
 from mesh.schema.envelope import SigningKey
 from tests.launch.recipes import CLUSTERS, DIGEST, PINNED, recipe_file
 
 KEY = SigningKey(b"\x07" * 32)
+CONFIGURED = "launch.toml: changed since the launch, or another one is read now"
 TEXT = PINNED + '[env]\nHF_TOKEN = "hf_a"\nWORD = "a"\n'
 
 
@@ -32,14 +34,14 @@ def drift(tmp_path: Path, now: str, clusters: str = CLUSTERS, wish: Wish = Wish(
     if not (tmp_path / "run").exists():
         keep(tmp_path / "run", record, plan, loaded, {})
     path.write_text(clusters)
-    run = Run("r1", {"recipe_sha256": file.digest})
-    return drift_of(run, tmp_path / "run", load_config(path), recipe_file(now))
+    run = Run("r1", {"recipe_sha256": file.digest, "record": record.digest.text})
+    return drift_of(kept_of(tmp_path / "run", "test", run), recipe_file(now), load_config(path))
 
 
 def test_nothing_moved_is_no_drift_and_a_comment_is_none_of_what_runs(tmp_path: Path) -> None:
     assert drift(tmp_path, TEXT) == []
     (line,) = drift(tmp_path, TEXT + "# a word\n")
-    assert line.startswith("recipe.toml is ")
+    assert line.startswith("recipe.toml: changed since the launch")
 
 
 @pytest.mark.parametrize(
@@ -71,15 +73,15 @@ def test_secret_is_compared_by_its_name_alone(tmp_path: Path) -> None:
 
 def test_configuration_that_moved_is_told_with_what_it_does(tmp_path: Path) -> None:
     lines = drift(tmp_path, TEXT, CLUSTERS.replace('"enp1"', '"enp2"'))
-    assert lines[0] == "launch.toml is not as it was at the launch"
+    assert lines[0] == CONFIGURED
     assert "rank 0 on a: NCCL_SOCKET_IFNAME: launched with `enp1`, now `enp2`" in lines
     lines = drift(tmp_path, TEXT, CLUSTERS.replace('name = "b"', 'name = "z"'))
-    assert lines == ["launch.toml is not as it was at the launch", "no cluster has the nodes a, b any more"]
+    assert lines == [CONFIGURED, "no cluster has the nodes a, b any more"]
 
 
 def test_size_that_was_asked_for_at_the_launch_is_no_drift(tmp_path: Path) -> None:
     (line,) = drift(tmp_path, TEXT + "# a word\n", wish=replace(Wish("2nodes"), fit=1))
-    assert line.startswith("recipe.toml is ")
+    assert line.startswith("recipe.toml: changed since the launch")
 
 
 def test_record_that_is_gone_or_changed_is_told(tmp_path: Path) -> None:
@@ -88,6 +90,6 @@ def test_record_that_is_gone_or_changed_is_told(tmp_path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-1] + b"\x00")
     (line,) = drift(tmp_path, TEXT)
-    assert line.startswith("the launch record cannot be used: signature")
+    assert line.startswith("launch record: signature")
     path.unlink()
-    assert drift(tmp_path, TEXT) == ["the launch record is not there: only the recipe's file was compared"]
+    assert drift(tmp_path, TEXT) == ["launch record: no such file or directory"]

@@ -81,7 +81,7 @@ def test_receipts_lead_to_the_record_of_the_launch_and_drift_is_shown(one: Site)
     recipe = one.folder / "recipes" / "ref" / "recipe.toml"
     recipe.write_text(recipe.read_text() + "# another word\n")
     (drift,) = one.status("ref")["drift"]
-    assert drift.startswith("recipe.toml is ")
+    assert drift.startswith("recipe.toml: changed since the launch, no key of it")
     assert one.mesh("stop", "ref").returncode == 0
     record = load_record(one.folder / told["record"])
     with LedgerReader.open(one.folder / "state-ref" / "ledger.sqlite") as reader:
