@@ -22,7 +22,7 @@ from pathlib import Path
 
 import asyncssh
 
-from tests.sshd.hosts import Site, Sshd, free_port, kill_marked, make_user_key, write_site, write_sshd
+from tests.sshd.hosts import Site, Sshd, free_port, make_user_key, write_site, write_sshd
 
 UNSHARED = ("unshare", "-nm", "--pid", "--fork", "--kill-child", "--mount-proc")
 PORT = 30_000
@@ -246,9 +246,11 @@ class Network(Site):
             self._shell.wait()
             self._shell.stdout.close()
         else:
-            for server in self.sshds:
+            for host, server in enumerate(self.sshds):
                 server.stop()
-            kill_marked(self.folder)
+                for pid in self.processes(host):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
 
 
 def _stat(path: Path) -> tuple[str, str]:
