@@ -78,7 +78,7 @@ export const FAULTS = [
   ["envelope: a header not canonical", "envelope.js", "fault: fault ?? inner.fault", "fault"],
   ["envelope: more headers", "envelope.js", "headers.size === 4", "headers.size >= 4"],
   ["envelope: the older algorithm", "envelope.js", "headers.get(ALG) === ED25519", "[-8, ED25519].includes(headers.get(ALG))"],
-  ["envelope: any type", "envelope.js", "(expected ?? type) === type", "true"],
+  ["envelope: any type", "envelope.js", '["receipt", "checkpoint"] : [expected];', '["receipt", "checkpoint"] : ["receipt", "checkpoint", "launch"];'],
   ["envelope: any issuer", "envelope.js", "claims.get(ISSUER) === stewardText(kid)", "true"],
   ["envelope: more claims", "envelope.js", "claims.size === 2", "claims.size >= 2"],
   ["envelope: any subject", "envelope.js", "if (TYPES[type].subject(value) !== subject)", "if (false)"],
