@@ -49,7 +49,8 @@ def docked(two: Site) -> Site:
     ledger.append(
         {
             "event": "opened", "run": RUN, "at_ns": 1, "cluster": "here", "recipe": "boxed",
-            "recipe_sha256": file.digest, "port": two.port, "record": record.digest.text, "deploy": "docker", "engine": "vllm", "model": "org/model",
+            "recipe_sha256": file.digest, "port": two.port, "record": record.digest.text,
+            "deploy": "docker", "engine": "vllm", "model": "org/model",
             "nodes": [node.model_dump(mode="json", exclude_none=True) for node in config.clusters[0].nodes],
         }
     )  # fmt: skip
