@@ -213,11 +213,13 @@ def _sha256(file: FileIdentity) -> str:
 def _check_version(candidate: Candidate, least: str) -> None:
     import mesh
 
-    def numbers(version: str) -> tuple[int, ...]:
-        return tuple(map(int, version.split("-")[0].split("+")[0].split(".")[:3]))
+    def numbers(version: str) -> tuple[tuple[int, str], ...]:
+        # by length and then by digits: a candidate may name a number that is longer than Python takes
+        parts = (part.lstrip("0") for part in version.split("-")[0].split("+")[0].split(".")[:3])
+        return tuple((len(part), part) for part in parts)
 
     if numbers(mesh.__version__) < numbers(least):
-        what = f"{least}, this is {mesh.__version__}"
+        what = f"{least[:80]}, this is {mesh.__version__}"
         raise _unsupported(candidate, "engine.distribution.minimum_version", what)
 
 

@@ -108,6 +108,7 @@ def refused(folder: Path, models: Path) -> str:
         ("container/cpuset_cpus", "0-1", "container.cpuset_cpus"),
         ("container/other", 1, "would not launch: container.other: unknown field"),
         ("engine/distribution/bundle_id", "ai.other.app", "engine.distribution.kind: embedded-application: the llama"),
+        ("engine/distribution/minimum_version", "9" * 5000 + ".0.0", "engine.distribution.minimum_version: 999"),
         ("engine/distribution/minimum_version", "99.0.0", "engine.distribution.minimum_version: 99.0.0, this is"),
         ("engine/distribution/payload_id", "sha256:" + "0" * 64, "engine.distribution.payload_id: sha256:000"),
         ("engine/id", "tgi", "engine.id: 'tgi': no such engine runs here"),
