@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ CONNECT_S = 15.0
 COMMAND_S = 60.0
 MAX_SESSIONS = 8  # sshd's own limit is 10 for a connection
 MAX_OUTPUT_CHARS = 1 << 20
+MAX_LINE_CHARS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,43 @@ class Host:
         except (asyncssh.Error, OSError) as e:
             raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
         return Done(done.exit_status if done.exit_signal is None else None, _text(done.stdout), _text(done.stderr))
+
+    async def feed(self, command: str, data: bytes, *, timeout_s: float = COMMAND_S) -> Done:
+        """Run a command of POSIX sh that reads `data`. Raises NodeUnreachable."""
+        import asyncssh
+
+        try:
+            async with self._sessions, asyncio.timeout(timeout_s):
+                done = await self.connection.run(
+                    f"exec sh -c {shlex.quote(command)}", check=False, input=data, encoding=None
+                )
+        except TimeoutError:
+            raise NodeUnreachable(f"node {self.node.name}: no end of a command within {timeout_s:g} s") from None
+        except (asyncssh.Error, OSError) as e:
+            raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
+        return Done(done.exit_status if done.exit_signal is None else None, _text(done.stdout), _text(done.stderr))
+
+    async def lines(self, command: str) -> AsyncIterator[str]:
+        """What a command prints, a line at a time as it comes, errors among it; a line without an end is cut at
+        MAX_LINE_CHARS. Whoever stops reading ends the session. Raises NodeUnreachable where the connection goes."""
+        import asyncssh
+
+        try:
+            async with self._sessions, self.connection.create_process(
+                f"exec sh -c {shlex.quote(command)}", stdin=asyncssh.DEVNULL, stderr=asyncssh.STDOUT, errors="replace"
+            ) as process:  # fmt: skip
+                rest = ""
+                while chunk := await process.stdout.read(MAX_LINE_CHARS):
+                    *whole, rest = (rest + chunk).split("\n")
+                    for line in whole:
+                        yield line
+                    while len(rest) >= MAX_LINE_CHARS:
+                        yield rest[:MAX_LINE_CHARS]
+                        rest = rest[MAX_LINE_CHARS:]
+                if rest:
+                    yield rest
+        except (asyncssh.Error, OSError) as e:
+            raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
 
     async def open(self, port: int, *, host: str = "127.0.0.1") -> tuple[Any, Any]:
         """A byte stream to a port of the node, through the connection. Raises ConnectionRefusedError where nobody
@@ -126,6 +164,12 @@ async def connect(node: Node, login: Login, *, timeout_s: float = CONNECT_S) -> 
     return Host(node, connection)
 
 
+def pinned_keys(node: Node, text: str) -> list[str]:
+    """The keys (`type base64`) that are pinned for a node. Raises HostKeyError where there is none."""
+    words = [line.split() for line in _pinned(node, text).splitlines()]
+    return [" ".join(line[1:3]) for line in words if not line[0].startswith("@")]
+
+
 def _pinned(node: Node, text: str) -> str:
     """The lines that pin this node's keys. Without one, asyncssh would have nothing to check: refused before."""
     names = {_address(node), *([node.ssh_ip] if node.ssh_port == 22 else [])}
@@ -172,6 +216,13 @@ class Hosts:
         self._login, self._nodes = login, list(nodes)
         self.up: dict[str, Host] = {}
         self.down: dict[str, LaunchError] = {}
+
+    def of(self, nodes: Iterable[Node]) -> Hosts:
+        """The same connections, of these nodes alone. Whoever opened them closes them."""
+        some = Hosts(self._login, nodes)
+        some.up = {node.name: self.up[node.name] for node in some._nodes if node.name in self.up}
+        some.down = {node.name: self.down[node.name] for node in some._nodes if node.name in self.down}
+        return some
 
     async def __aenter__(self) -> Self:
         ends = await asyncio.gather(*(connect(node, self._login) for node in self._nodes), return_exceptions=True)
