@@ -31,7 +31,13 @@ _MACHINES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "
 _DEVICES: Final = {"nvidia": "cuda", "amd": "rocm", "intel": "xpu", "cpu": "cpu"}
 # Set by whoever runs the candidate, or read by the loader and the interpreter before any engine is.
 _PROTECTED: Final = ("LD_", "PYTHON", "MESH_", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY")
-_PROTECTED_NAMES: Final = ("PATH", "HOME", "SHELL", "IFS", "BASH_ENV", "ENV", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK")
+_PROTECTED_NAMES: Final = (
+    "PATH", "HOME", "SHELL", "IFS", "BASH_ENV", "ENV", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "GLIBC_TUNABLES",
+    "GCONV_PATH",
+    # which cards it computes on, and so which are metered, is for whoever runs it to say
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR",
+)  # fmt: skip
 
 
 def spec_of_candidate(source: Path, models: Path | None, *, executable: str | None = None) -> EngineSpec:
@@ -67,6 +73,7 @@ def spec_of_candidate(source: Path, models: Path | None, *, executable: str | No
             container.memory_bytes, container.min_available_gib * GIB, container.runtime_min_available_gib * GIB,
             container.startup_timeout_seconds,
         ),
+        processors=container.processors,
         check=lambda progress: check_pins(candidate, paths, progress=progress),
     )  # fmt: skip
     if candidate.engine.id == VLLM:
@@ -103,8 +110,14 @@ def _check_target(candidate: Candidate, container: Container) -> None:
     if total is not None and total < target.memory.minimum_total_gib * GIB:
         least = target.memory.minimum_total_gib
         raise _unsupported(candidate, "target.memory.minimum_total_gib", f"{least} GiB, here are {total // GIB} GiB")
-    if container.cpuset_cpus is not None:
-        raise _unsupported(candidate, "container.cpuset_cpus", "nothing here holds an engine to processors")
+    if (wanted := container.processors) is not None and not wanted <= (here_are := processors()):
+        named = ", ".join(map(str, sorted(here_are))) or "none that an engine can be held to"
+        raise _unsupported(candidate, "container.cpuset_cpus", f"{container.cpuset_cpus}, here are {named}")
+
+
+def processors() -> frozenset[int]:
+    """Those that this process may use, and so may give; none where the system keeps nobody to any."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 def machine() -> str:

@@ -107,7 +107,10 @@ class VllmEngine:
         self.slots = config.slots
         self._config, self._random = config, random
         self._server = VllmServer(config.url, key=config.key, connections=config.slots + _PROBES, idle_s=config.idle_s)
-        self._own = None if launch is None else OwnServer(launch, self._server, self._lost, start_s=config.start_s)
+        self._own = (
+            None if launch is None
+            else OwnServer(launch, self._server, self._lost, start_s=config.start_s, excess=config.excess)
+        )  # fmt: skip
         self._weights: Weights | None = None
         self._folder: WeightsFolder | None = None
         self._model: HfModel | None = None
