@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -166,8 +167,14 @@ def test_models_are_found_below_their_folder_and_held_to_their_pins(
     monkeypatch.delenv("LETSINFER_HOME")
     with pytest.raises(UsageError, match="--models says where"):
         spec_of_candidate(folder, None)
-    with pytest.raises(ModelFileError, match="artifact 'model': not at"):
+    with pytest.raises(FileNotFoundError, match="No such file or directory, where artifact 'model' should be"):
         spec_of_candidate(folder, tmp_path / "elsewhere")
+    (file,) = models.rglob("*.gguf")
+    shutil.copytree(models, tmp_path / "other")
+    (tmp_path / "other" / file.relative_to(models)).unlink()
+    (tmp_path / "other" / file.relative_to(models)).mkdir()
+    with pytest.raises(ModelFileError, match="artifact 'model': no file at"):
+        spec_of_candidate(folder, tmp_path / "other")
     assert isinstance(spec, GgufSpec)
     seen: list[tuple[int, int]] = []
     assert spec.candidate is not None

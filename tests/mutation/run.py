@@ -161,7 +161,8 @@ ROOMS = {
             },
             (
                 f"{RUNTIME}candidate.py {RUNTIME}corpus.py {RUNTIME}release.py",
-                f"{RUNTIME}hostile.py {RUNTIME}packing.py {RUNTIME}draft.py {RUNTIME}matrix.py tests/cli/test_runtime.py",
+                f"{RUNTIME}hostile.py {RUNTIME}packing.py {RUNTIME}draft.py {RUNTIME}matrix.py "
+                "tests/cli/test_runtime.py",
             ),
         ),
     )
