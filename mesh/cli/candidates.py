@@ -10,12 +10,14 @@ import hashlib
 import importlib.util
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mesh.cli.envelope import Envelope, memory_bytes
 from mesh.cli.specs import CandidateSpec, EngineSpec, GgufSpec, VllmSpec
+from mesh.cli.starting import gguf_config
 from mesh.errors import CandidateError, EngineUnsupported, UsageError
 from mesh.identity.files import FileIdentity
 
@@ -156,12 +158,24 @@ def _llama(candidate: Candidate, serving: Serving, paths: dict[str, Path], told:
     if given.get("ctx-size", serving.max_context_tokens) < serving.max_context_tokens:
         what = f"{serving.max_context_tokens}, and --ctx-size is {given['ctx-size']}"
         raise _unsupported(candidate, "serving.max_context_tokens", what)
-    return GgufSpec(
+    spec = GgufSpec(
         paths[candidate.model.artifact], name=candidate.id, slots=serving.max_active_requests,
         context=serving.max_context_tokens, kv_type=_KV_TYPES.get(given.get("kv", -1)),
         flash_attention=bool(given.get("flash-attn", 1)), threads=given.get("threads"), ubatch=given.get("ubatch-size"),
         candidate=told,
     )  # fmt: skip
+    with _bounded(candidate, "engine.arguments, serving"):
+        gguf_config(spec, None)
+    return spec
+
+
+@contextmanager
+def _bounded(candidate: Candidate, path: str) -> Iterator[None]:
+    """What an engine's own configuration refuses was said by the candidate, and not by who runs it."""
+    try:
+        yield
+    except UsageError as e:
+        raise _unsupported(candidate, path, str(e)) from None
 
 
 _KV_TYPES: Final[Mapping[int, str]] = dict(enumerate(("q8_0", "f16", "f32")))
@@ -240,6 +254,7 @@ def _vllm(
     candidate: Candidate, serving: Serving, container: Container, paths: dict[str, Path], told: CandidateSpec,
     executable: str | None,
 ) -> VllmSpec:  # fmt: skip
+    from mesh.engine.vllm_described import VllmConfig
     from mesh.engine.vllm_managed import server_command
     from mesh.runtime.models import resolved
 
@@ -260,6 +275,8 @@ def _vllm(
         server_command("vllm", "model", port=1, name="model", flags=flags)
     except UsageError as e:
         raise CandidateError(f"{candidate.id}: engine.arguments: {e}") from None
+    with _bounded(candidate, "serving, container"):
+        VllmConfig("http://localhost", slots=serving.max_active_requests, start_s=container.startup_timeout_seconds)
     return VllmSpec(
         None, name=candidate.id, slots=serving.max_active_requests, weights=paths[candidate.model.artifact],
         device=device, executable=executable or "vllm", flags=tuple(flags), start_s=container.startup_timeout_seconds,

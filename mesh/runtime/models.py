@@ -37,8 +37,8 @@ def located(candidate: Candidate, models: Path) -> dict[str, Path]:
             path /= artifact.filename
         try:
             kind = os.stat(path).st_mode
-        except (FileNotFoundError, NotADirectoryError) as e:
-            why = f"{os.strerror(e.errno)}, where artifact {artifact.name!r} should be"
+        except (FileNotFoundError, NotADirectoryError):
+            why = f"{os.strerror(errno.ENOENT)}, where artifact {artifact.name!r} should be"
             raise FileNotFoundError(errno.ENOENT, why, str(path)) from None
         expected, is_ = ("file", stat.S_ISREG) if isinstance(artifact, GgufFile) else ("folder", stat.S_ISDIR)
         if not is_(kind):

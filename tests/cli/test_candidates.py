@@ -123,6 +123,8 @@ def refused(folder: Path, models: Path) -> str:
         ("engine/arguments", ["--ctx-size"], "engine.arguments[0]: --ctx-size: expected a number, got ''"),
         ("engine/arguments", ["--ctx-size", "512"], "serving.max_context_tokens: 1024, and --ctx-size is 512"),
         ("engine/arguments", ["--parallel", "1"], "serving.max_active_requests: 2, and --parallel is 1"),
+        ("engine/arguments", ["-t", "999999999"], "engine.arguments, serving: gguf engine: threads is"),
+        ("engine/arguments", ["-ub", "0"], "engine.arguments, serving: gguf engine: n_ubatch is 0, expected 1"),
         ("engine/arguments", ["-ngl", "99"], "--n-gpu-layers: the llama.cpp inside has no GPU"),
         ("engine/arguments", ["-fa", "auto"], "-fa: expected on or off, got 'auto'"),
         ("engine/arguments", ["-ctk", "q8_0"], "--cache-type-k and --cache-type-v: expected both"),
