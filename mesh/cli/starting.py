@@ -157,6 +157,7 @@ def gguf_config(spec: GgufSpec, cpu_watts_u: int | None, environment: Mapping[st
         eos_id=spec.eos_id,
         silent_s=spec.silent_s,
         watts_u=cpu_watts_u,
+        processors=None if spec.candidate is None else spec.candidate.processors,
         **_of_candidate(spec.candidate),
     )
     return GgufConfig(spec.path, recipe_id=spec.name or spec.path.stem, flash_attention=spec.flash_attention, **options)
@@ -174,9 +175,10 @@ async def _start_vllm(spec: VllmSpec, environment: Mapping[str, str]) -> Serving
         name = spec.name or spec.weights.resolve().name
         command = server_command(spec.executable, spec.weights, host=LOOPBACK, port=port, name=name, flags=spec.flags)
         url = f"http://{LOOPBACK}:{port}"
+        processors = None if spec.candidate is None else spec.candidate.processors
 
         def launch(on_end: Callable[[EngineError], None]) -> Awaitable[ManagedServer]:
-            return ManagedServer.start(command, env=environment, on_end=on_end)
+            return ManagedServer.start(command, env=environment, on_end=on_end, processors=processors)
 
     config = VllmConfig(
         url, recipe_id=spec.name, model=spec.model, weights=spec.weights, tokenizer=spec.tokenizer,
@@ -192,7 +194,8 @@ def _of_candidate(candidate: CandidateSpec | None) -> dict[str, Any]:
     """What an engine's configuration holds of the candidate that it runs for."""
     if candidate is None:
         return {}
-    return {"candidate": candidate.settings, "guard": candidate.envelope.refusal}
+    envelope = candidate.envelope
+    return {"candidate": candidate.settings, "guard": envelope.refusal, "excess": envelope.excess}
 
 
 def _free_port() -> int:

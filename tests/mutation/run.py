@@ -183,6 +183,7 @@ ROOMS = {
                     ("archive", "descriptor", "header", "names"), f"{RUNTIME}hostile.py {RUNTIME}packing.py"
                 ),
                 **dict.fromkeys(("packing", "tree", "unpacking"), f"{RUNTIME}packing.py"),
+                "draft": f"{RUNTIME}draft.py",
                 "matrix": f"{RUNTIME}matrix.py",
                 "prompts": f"{RUNTIME}prompts.py",
                 "release": f"{RUNTIME}release.py",
@@ -192,7 +193,8 @@ ROOMS = {
             },
             (
                 f"{RUNTIME}candidate.py {RUNTIME}corpus.py {RUNTIME}release.py",
-                f"{RUNTIME}hostile.py {RUNTIME}packing.py {RUNTIME}matrix.py tests/cli/test_runtime.py",
+                f"{RUNTIME}hostile.py {RUNTIME}packing.py {RUNTIME}draft.py {RUNTIME}matrix.py "
+                "tests/cli/test_runtime.py",
             ),
         ),
     )

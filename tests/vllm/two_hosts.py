@@ -182,7 +182,7 @@ class TwoHosts:
         grace_s = 0.1 if self.isolated else _GRACE_S  # a namespace of processes ends at once, and takes no orders
         with (self._folder / "0.log").open("ab") as log:
             keeper = subprocess.Popen(
-                [sys.executable, "-I", "-S", vllm_keeper.__file__, str(grace_s), *command],
+                [sys.executable, "-I", "-S", vllm_keeper.__file__, str(grace_s), "-", *command],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
             )  # fmt: skip
         self._keepers.append(keeper)
