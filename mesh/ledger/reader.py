@@ -20,6 +20,7 @@ from mesh.ledger.blueprints import COLUMNS as SERVED
 from mesh.ledger.blueprints import HIGHEST, ServedUnder, highest_of, served_of
 from mesh.ledger.format import (
     BLUEPRINTS_SINCE,
+    FAULTS,
     GRANTS_SINCE,
     RECIPES_SINCE,
     ROUTES_SINCE,
@@ -232,7 +233,7 @@ class LedgerReader:
         except BaseException as e:
             if db is not None:
                 db.close()
-            if isinstance(e, sqlite3.Error):
+            if isinstance(e, FAULTS):
                 raise translate(e, self._path) from None
             raise
         with self._lock:
