@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 from mesh.identity.fields import SHOWN, shown
@@ -93,6 +93,7 @@ def _told(is_: str | int, was: str | int) -> str:
         return f"{is_}, expected {was}"
     start = 0
     if max(len(is_), len(was)) > SHOWN:
-        start = max(0, len(os.path.commonprefix((is_, was))) - _BEFORE)
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(is_, was, strict=False))
+        start = max(0, len(list(alike)) - _BEFORE)
     more = "..." if start else ""
     return f"{more}{shown(is_[start:])}, expected {more}{shown(was[start:])}"
