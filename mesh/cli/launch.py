@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli import launch_import, launch_runs
+from mesh.cli import launch_bench, launch_import, launch_ledgers, launch_nodes, launch_report, launch_runs
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED
 from mesh.cli.launch_flags import add_choice_flags, add_common_flags, loaded, recipe_at, sources, wish_of
@@ -26,6 +26,10 @@ def add(commands: Any) -> None:
     _config(actions)
     launch_import.add(actions)
     launch_runs.add(actions)
+    launch_ledgers.add(actions)
+    launch_nodes.add(actions)
+    launch_bench.add(actions)
+    launch_report.add(actions)
 
 
 def _validate(actions: Any) -> None:

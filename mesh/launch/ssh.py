@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ CONNECT_S = 15.0
 COMMAND_S = 60.0
 MAX_SESSIONS = 8  # sshd's own limit is 10 for a connection
 MAX_OUTPUT_CHARS = 1 << 20
+MAX_LINE_CHARS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,28 @@ class Host:
         except (asyncssh.Error, OSError) as e:
             raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
         return Done(done.exit_status if done.exit_signal is None else None, _text(done.stdout), _text(done.stderr))
+
+    async def lines(self, command: str) -> AsyncIterator[str]:
+        """What a command prints, a line at a time as it comes, errors among it; a line without an end is cut at
+        MAX_LINE_CHARS. Whoever stops reading ends the session. Raises NodeUnreachable where the connection goes."""
+        import asyncssh
+
+        try:
+            async with self._sessions, self.connection.create_process(
+                f"exec sh -c {shlex.quote(command)}", stdin=asyncssh.DEVNULL, stderr=asyncssh.STDOUT, errors="replace"
+            ) as process:  # fmt: skip
+                rest = ""
+                while chunk := await process.stdout.read(MAX_LINE_CHARS):
+                    *whole, rest = (rest + chunk).split("\n")
+                    for line in whole:
+                        yield line
+                    while len(rest) >= MAX_LINE_CHARS:
+                        yield rest[:MAX_LINE_CHARS]
+                        rest = rest[MAX_LINE_CHARS:]
+                if rest:
+                    yield rest
+        except (asyncssh.Error, OSError) as e:
+            raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
 
     async def open(self, port: int, *, host: str = "127.0.0.1") -> tuple[Any, Any]:
         """A byte stream to a port of the node, through the connection. Raises ConnectionRefusedError where nobody
