@@ -99,8 +99,8 @@ def engine_notes(engines: Sequence[ServingEngine]) -> list[str]:
         parts = engine.settings.get("pipeline_parallel", 1)
         if parts > 1 and shard_route_of(engine) is None:
             out.append(
-                f"layers of {engine.recipe_id}: its server divides them {parts} ways, and nobody looked at who has which: "
-                "where that is over several hosts, --route holds each of them to the model"
+                f"layers of {engine.recipe_id}: its server divides them {parts} ways, and nobody looked at who has "
+                "which: where that is over several hosts, --route holds each of them to the model"
             )
     return out
 

@@ -88,12 +88,12 @@ def listed(mismatches: Iterable[Mismatch]) -> str:
 
 
 def _told(is_: str | int, was: str | int) -> str:
-    """Both values; two long texts from a little before the place where they part."""
-    if isinstance(is_, int) or isinstance(was, int):
+    """Both values, which are of one kind; two long texts from a little before the place where they part."""
+    if isinstance(is_, int):
         return f"{is_}, expected {was}"
-    start = 0
-    if max(len(is_), len(was)) > SHOWN:
-        alike = takewhile(lambda pair: pair[0] == pair[1], zip(is_, was, strict=False))
+    before, start = str(was), 0
+    if max(len(is_), len(before)) > SHOWN:
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(is_, before, strict=False))
         start = max(0, len(list(alike)) - _BEFORE)
     more = "..." if start else ""
-    return f"{more}{shown(is_[start:])}, expected {more}{shown(was[start:])}"
+    return f"{more}{shown(is_[start:])}, expected {more}{shown(before[start:])}"

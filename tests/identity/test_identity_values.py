@@ -10,7 +10,14 @@ import pkgutil
 import pytest
 
 import mesh.identity
-from mesh.errors import EncodingError, LayerError, MovingReference, RecipeNotCertified, SchemaError
+from mesh.errors import (
+    EncodingError,
+    LayerError,
+    MovingReference,
+    RecipeNotCertified,
+    RouteIncompatible,
+    SchemaError,
+)
 from mesh.identity.artifact import ArtifactIdentity, DerivativeBinding
 from mesh.identity.canonical_json import canonical_sha256
 from mesh.identity.coverage import coverage_gap
@@ -19,7 +26,8 @@ from mesh.identity.evidence import MAX_NODES, MIN_NODES, ForwardEvidence
 from mesh.identity.fields import MAX_INTEGER, SHOWN, check_integer, check_object, kind_of
 from mesh.identity.mismatch import explain
 from mesh.identity.recipe import RuntimeRecipe
-from mesh.identity.registry import Registry
+from mesh.identity.registry import RecipeStatus, Registry
+from mesh.identity.route import check_route, require_route
 from mesh.identity.shard import SCHEMA_VERSION, ShardIdentity
 from mesh.identity.shard_route import MAX_SHARDS, ShardRoute
 from tests.identity.identities import AXES, CONFIG, CUT, OTHER, WHOLE, binding, block, cut, evidence, identity
@@ -148,6 +156,8 @@ def test_a_document_is_the_value_that_it_spells():
     assert found == {"a": [1234567890123456, 12345678901234567.0, 1.0, True, None, "\U0001f600"]}
     assert [type(item) for item in found["a"][:3]] == [int, float, float]
     assert type(parse_document(b"-123456789012345", "x")) is int
+    many = {str(number): number for number in range(1000)}
+    assert parse_document(json.dumps(many).encode(), "x") == many
 
 
 def test_a_cut_may_have_any_digest_but_the_wholes():
@@ -175,7 +185,7 @@ def test_a_cut_covers_what_lies_within_it():
 def test_an_artifact_that_a_program_makes_is_looked_at_field_by_field(changes):
     fields = dict(zip(("artifact_id", "revision", "content_digest", "architecture", "architecture_digest",
                        "layer_count"), ("a", "1", WHOLE, "llama", CONFIG, 4), strict=True))  # fmt: skip
-    assert ArtifactIdentity(**fields).layer_count == 4  # type: ignore[arg-type]
+    assert ArtifactIdentity(**{**fields, "layer_count": 1}).layer_count == 1  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match=next(iter(changes))):
         ArtifactIdentity(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -216,6 +226,51 @@ def test_many_hosts_are_counted_as_few_are():
 def test_evidence_of_one_shard_is_of_its_model():
     made = ShardRoute((identity(),), ("near",)).evidence(session="s", tokens=1, at_ns=1)
     assert (made.layer_count, made.route_epoch, made.synthetic) == (4, 0, False)
+    both = ShardRoute((identity(), identity(artifact__layer_count=5)), ("near", "far"))
+    assert both.evidence(session="s", tokens=1, at_ns=1).layer_count == 4
+
+
+def test_evidence_of_a_smaller_model_certifies_no_larger_one():
+    with pytest.raises(RecipeNotCertified, match="the evidence is of a model of 3 layers, expected 4"):
+        Registry().certify(identity(), evidence(layer_count=3, shard_ranges=((0, 2), (2, 3))))
+
+
+def test_a_route_that_may_be_used_has_the_fingerprint_of_its_first_shard():
+    assert require_route([identity(recipe__recipe_id="only")]).recipe_id == "only"
+    assert require_route([cut(0, 2, recipe__recipe_id="first"), cut(2, 4)]).recipe_id == "first"
+    registry = Registry()
+    registry.register(identity())
+    with pytest.raises(RouteIncompatible):
+        require_route([identity()], registry=registry)
+    assert require_route([identity()], registry=registry, for_certification=True) == identity().fingerprint
+
+
+def test_what_is_asked_for_beside_a_route_is_named():
+    route = ShardRoute((cut(0, 2), cut(2, 4)), ("near", "far"))
+    for call in (
+        lambda: explain(identity(), identity(), 0),  # type: ignore[misc]
+        lambda: check_route([identity()], Registry()),  # type: ignore[misc]
+        lambda: require_route([identity()], Registry()),  # type: ignore[misc]
+        lambda: route.evidence("s", 1, 1),  # type: ignore[misc]
+    ):
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_a_status_is_what_its_word_spells():
+    """Also where it was read, and is another object than the one that is written here."""
+    status = RecipeStatus("".join(("cert", "ified")), identity().fingerprint, evidence())  # type: ignore[arg-type]
+    assert status.may_serve
+    assert RecipeStatus("".join(("da", "rk")), identity().fingerprint).detail.startswith("registered, and no")  # type: ignore[arg-type]
+    assert not RecipeStatus("".join(("un", "known")), identity().fingerprint).may_certify  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", [-1, 0, 2, 2**53 - 1])
+def test_another_version_is_told_in_words(version):
+    with pytest.raises(SchemaError) as caught:
+        identity(schema_version=version)
+    expected = f"expected 0 to {MAX_INTEGER}" if version < 0 else "expected 1"
+    assert str(caught.value) == f"schema_version: {version}, {expected}"
 
 
 @pytest.mark.parametrize(
@@ -241,6 +296,11 @@ def test_evidence_is_rejected_for_the_first_reason_in_its_words(changes, said):
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
+        (
+            "certified_at_ns",
+            "9" * 20,
+            "evidence.certified_at_ns: expected Unix nanoseconds as decimal digits in a text",
+        ),
         ("certified_at_ns", "00", "evidence.certified_at_ns: expected Unix nanoseconds as decimal digits in a text"),
         ("certified_at_ns", str(2**63), "evidence.certified_at_ns: expected Unix nanoseconds, 0 to 2^63-1"),
         ("node_ids", None, "evidence.node_ids: null, expected a list of at most 1024"),
