@@ -49,7 +49,10 @@ async def status_of(run: Run, login: Login) -> Status:
     expected = str(run.opened["model"])
     async with Hosts(login, target.nodes) as hosts:
         looked = await asyncio.gather(
-            *(look(host, run.id, target.port, head=name == target.nodes[0].name) for name, host in hosts.up.items()),
+            *(
+                look(host, run.id, target.port, head=name == target.nodes[0].name, deploy=target.deploy)
+                for name, host in hosts.up.items()
+            ),
             return_exceptions=True,
         )
         seen = [one for one in looked if isinstance(one, Seen)]

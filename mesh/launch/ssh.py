@@ -74,6 +74,21 @@ class Host:
             raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
         return Done(done.exit_status if done.exit_signal is None else None, _text(done.stdout), _text(done.stderr))
 
+    async def feed(self, command: str, data: bytes, *, timeout_s: float = COMMAND_S) -> Done:
+        """Run a command of POSIX sh that reads `data`. Raises NodeUnreachable."""
+        import asyncssh
+
+        try:
+            async with self._sessions, asyncio.timeout(timeout_s):
+                done = await self.connection.run(
+                    f"exec sh -c {shlex.quote(command)}", check=False, input=data, encoding=None
+                )
+        except TimeoutError:
+            raise NodeUnreachable(f"node {self.node.name}: no end of a command within {timeout_s:g} s") from None
+        except (asyncssh.Error, OSError) as e:
+            raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
+        return Done(done.exit_status if done.exit_signal is None else None, _text(done.stdout), _text(done.stderr))
+
     async def lines(self, command: str) -> AsyncIterator[str]:
         """What a command prints, a line at a time as it comes, errors among it; a line without an end is cut at
         MAX_LINE_CHARS. Whoever stops reading ends the session. Raises NodeUnreachable where the connection goes."""
@@ -149,6 +164,12 @@ async def connect(node: Node, login: Login, *, timeout_s: float = CONNECT_S) -> 
     return Host(node, connection)
 
 
+def pinned_keys(node: Node, text: str) -> list[str]:
+    """The keys (`type base64`) that are pinned for a node. Raises HostKeyError where there is none."""
+    words = [line.split() for line in _pinned(node, text).splitlines()]
+    return [" ".join(line[1:3]) for line in words if not line[0].startswith("@")]
+
+
 def _pinned(node: Node, text: str) -> str:
     """The lines that pin this node's keys. Without one, asyncssh would have nothing to check: refused before."""
     names = {_address(node), *([node.ssh_ip] if node.ssh_port == 22 else [])}
@@ -195,6 +216,13 @@ class Hosts:
         self._login, self._nodes = login, list(nodes)
         self.up: dict[str, Host] = {}
         self.down: dict[str, LaunchError] = {}
+
+    def of(self, nodes: Iterable[Node]) -> Hosts:
+        """The same connections, of these nodes alone. Whoever opened them closes them."""
+        some = Hosts(self._login, nodes)
+        some.up = {node.name: self.up[node.name] for node in some._nodes if node.name in self.up}
+        some.down = {node.name: self.down[node.name] for node in some._nodes if node.name in self.down}
+        return some
 
     async def __aenter__(self) -> Self:
         ends = await asyncio.gather(*(connect(node, self._login) for node in self._nodes), return_exceptions=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import shlex
 
-from mesh.launch.commands import Step, at_home
+from mesh.launch.commands import Step, at_home, composed_folder
 from mesh.launch.config import LaunchConfig, Node
+from mesh.launch.ranks import CACHE_IN_CONTAINER
 from mesh.launch.recipe import Recipe, RecipeFile, Staging
 
 LEDGER = ".mesh-staging-ledger"
@@ -110,6 +111,17 @@ def mirror_command(cache: str, dst: str, repo: str, commit: str | None, *, full:
         'mkdir -p "$(dirname "$ledger")"',
     ]
     return "\n".join([*head, _MARK, _SNAPSHOT, _MIRROR])
+
+
+def composed_weights_step(node: Node, run: str, cache: str, *, full: bool = False) -> Step:
+    """Prints `mark name` of every file of the run's composed folder, whose links lead into the container's cache."""
+    body = (
+        f"c={at_home(cache)}; d={shlex.quote(composed_folder(run))}\n"
+        '(cd "$d" && find . -type f -o -type l) | sort | while read -r f; do t="$d/$f"\n'
+        f'if [ -L "$t" ]; then t=$(readlink "$t"); t="$c${{t#{CACHE_IN_CONTAINER}}}"; fi\n'
+        'm=$(mark "$t") || { echo "${f#./}: leads nowhere" >&2; exit 1; }; echo "$m ${f#./}"; done'
+    )
+    return Step(node.name, "weights", "\n".join([f"full={int(full)}", _MARK, body]))
 
 
 def weights_step(node: Node, recipe: Recipe, cache: str, *, full: bool = False) -> Step | None:

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from mesh.errors import NodeUnreachable
 from mesh.launch.commands import LABEL, SESSION, composed_folder, socket_name
 from mesh.launch.config import Node
-from mesh.launch.looking import containers_step, could_look, gpu_step, marked_step, port_step, session_step, with_marker
+from mesh.launch.looking import (
+    container_pids_step,
+    containers_step,
+    could_look,
+    gpu_step,
+    marked_step,
+    port_step,
+    session_step,
+    with_marker,
+)
 from mesh.launch.ssh import Host, Hosts
 
 POLL_S = 0.25
@@ -80,6 +89,8 @@ async def _stop(
     name, run = host.node.name, target.run
     try:
         was = set((await host.run(marked_step(name, run).command)).out.split()[::2])
+        if target.deploy == "docker":
+            was |= set((await host.run(container_pids_step(name, run).command)).out.split())
         await host.run(end_command(run, target.deploy, deadlines.drain_s), timeout_s=deadlines.drain_s + 60)
         if not await _gone(host, run, deadlines.drain_s):
             note(f"{name}: not gone {deadlines.drain_s:g} s after TERM: the rest of the run is swept")
