@@ -155,7 +155,7 @@ def _check(plan: _Plan, *, as_json: bool) -> int:
     from mesh.meter.cpu_time import cpu_time_method
     from mesh.meter.cpu_time import watts as in_watts
 
-    backends = checked(plan.specs, plan.routes)
+    backends = checked(plan.specs, plan.routes, plan.launches)
     faults = [
         *of_address(plan.gateway.host, plan.keys, plan.granted),
         *(fault for one in backends for fault in one.faults),
@@ -302,7 +302,8 @@ def _governed_spec(
     roots, revoked = [base / name for name in blueprints.roots], base / blueprints.revoked
     blueprint = governed(base / backend.blueprint, roots, revoked)
     if backend.kind == "gguf":
-        return spec_under(blueprint, gguf=packaged_model() if backend.path == PACKAGED else base / backend.path)
+        path = packaged_model() if backend.path == PACKAGED else base / backend.path
+        return spec_under(blueprint, gguf=path, silent_s=backend.silent_s)
     cards = None if backend.gpus is None else tuple(backend.gpus)
     return spec_under(
         blueprint, folder=base / backend.weights, executable=backend.executable, start_s=backend.start_s, gpus=cards
