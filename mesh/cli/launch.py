@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,14 @@ from mesh.cli import (
 )
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED
-from mesh.cli.launch_flags import add_choice_flags, add_common_flags, loaded, recipe_at, sources, wish_of
-from mesh.errors import UsageError
+from mesh.cli.launch_flags import add_choice_flags, add_common_flags, ledgers, loaded, recipe_at, sources, wish_of
+from mesh.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from mesh.launch.finding import Finding
+    from mesh.launch.pins import ModelPin
+    from mesh.launch.recipe import RecipeFile
+    from mesh.launch.seen_images import SeenImages
 
 
 def add(commands: Any) -> None:
@@ -70,6 +74,7 @@ def _pin(actions: Any) -> None:
     parser.add_argument("--no-image", action="store_true", help="leave the image as it is")
     parser.add_argument("--no-model", action="store_true", help="leave the model as it is")
     parser.add_argument("--dry-run", action="store_true", help="print the pins and write nothing")
+    parser.add_argument("--check", action="store_true", help="hold what is there now to the pins, and write nothing")
     add_common_flags(parser)
     parser.set_defaults(run=run_pin)
 
@@ -148,7 +153,9 @@ def run_plan(args: argparse.Namespace) -> int:
 
 def run_pin(args: argparse.Namespace) -> int:
     from mesh.cli.newfile import rewrite
-    from mesh.launch.pins import HUB, ModelPin, Web, cached_pin, folder_pin, hub_pin, image_digest, write_pins
+    from mesh.launch.images import is_built
+    from mesh.launch.pins import HUB, Web, cached_pin, folder_pin, hub_pin, write_pins
+    from mesh.launch.seen_images import SEEN_FILE, SeenImages
 
     config = loaded(args)
     file = recipe_at(args.recipe, config)
@@ -165,10 +172,14 @@ def run_pin(args: argparse.Namespace) -> int:
             found = None if args.cache is None else cached_pin(recipe.repo, revision, args.cache)
             model = found or hub_pin(recipe.repo, revision, hub=args.hub or HUB, web=Web())
     image = None
-    if not args.no_image and recipe.docker_image is not None and recipe.deploy == "docker":
-        image = image_digest(recipe.docker_image, web=Web())
+    if not args.no_image and recipe.docker_image is not None and recipe.deploy == "docker" and not is_built(file):
+        image = _image(
+            recipe.docker_image, recipe.pins.image, SeenImages(ledgers(config) / SEEN_FILE), check=args.check
+        )
     if model is None and image is None:
         raise UsageError(f"recipe {file.name}: nothing to pin")
+    if args.check:
+        return _checked(args, file, model, image)
     text = write_pins(file.data.decode("utf-8"), model=model, image=image)
     if not args.dry_run:
         rewrite(file.path, text.encode("utf-8"))
@@ -187,6 +198,45 @@ def run_pin(args: argparse.Namespace) -> int:
         for name, digest in sorted(files.items()):
             say(f"{digest} {name}")
     return ACCEPTED
+
+
+def _image(image: str, pinned: str | None, seen: SeenImages, *, check: bool) -> str:
+    """The digest that the recipe runs. An image that its registry has no more is told with when it was last seen; with
+    `check` so is a tag that is another image by now. The registry's answer is kept for the next time."""
+    from mesh.launch.pins import Web, image_digest, image_there, registry_of, tag_words
+
+    said = image.partition("@")[2] or (pinned if check else None)
+    if said and not check:
+        return image_digest(image, web=Web())
+    try:
+        digest = said or image_digest(image, web=Web())
+        if said:
+            image_there(image, said, web=Web())
+    except NotFound as e:
+        raise NotFound(f"{e}; {seen.words(image)}") from None
+    if said and (moved := tag_words(image, said, web=Web())) is not None:
+        note(moved)
+    seen.add(image, what=digest, where=registry_of(image)[0], at_ns=time.time_ns())
+    return digest
+
+
+def _checked(args: argparse.Namespace, file: RecipeFile, model: ModelPin | None, image: str | None) -> int:
+    """Hold what was resolved now to what the recipe pins."""
+    recipe = file.recipe
+    drift = []
+    if image is not None and (pinned := (recipe.docker_image or "").partition("@")[2] or recipe.pins.image) != image:
+        drift.append(f"image: {image} now, pinned {pinned or 'not at all'}")
+    if model is not None and model.revision is not None and model.revision != recipe.revision:
+        drift.append(f"model: {model.revision} now, pinned {recipe.revision or 'not at all'}")
+    for name, digest in sorted(recipe.pins.model_files.items()):
+        now = None if model is None else model.files.get(name, "gone")
+        if now is not None and now != digest and now.partition(":")[0] in ("gone", digest.partition(":")[0]):
+            drift.append(f"model file {name}: {now} now, pinned {digest}")
+    if args.json:
+        emit({"recipe": file.name, "ok": not drift, "drift": drift})
+    for line in [] if args.json else drift or ["what is pinned is what is there"]:
+        say(line)
+    return REFUSED if drift else ACCEPTED
 
 
 def run_config(args: argparse.Namespace) -> int:

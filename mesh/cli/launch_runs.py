@@ -103,6 +103,7 @@ async def _serve(
     from mesh.launch.occupancy import Claims, candidates, clusters_of, pick, survey
     from mesh.launch.plan import Options
     from mesh.launch.record import keep, make_record
+    from mesh.launch.seen_images import SEEN_FILE, SeenImages
     from mesh.launch.ssh import Hosts
     from mesh.steward import keys
 
@@ -128,6 +129,7 @@ async def _serve(
             config.config, file, chosen, run, ledger, hosts.of(chosen.nodes), time.time_ns, note,
             options=Options(args.mirror, args.hf_cache, args.stage, args.clear), ready_s=float(args.ready_s),
             plugins=plugins,
+            seen=SeenImages(ledgers(config) / SEEN_FILE),
         )  # fmt: skip
         plan = await launch.prepare()
         record = make_record(

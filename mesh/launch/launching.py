@@ -43,6 +43,7 @@ from mesh.launch.ranks import CACHE_IN_CONTAINER, program_of
 from mesh.launch.recipe import RecipeFile
 from mesh.launch.record import LaunchRecord
 from mesh.launch.run_ledger import RunLedger
+from mesh.launch.seen_images import SeenImages, is_gone
 from mesh.launch.selection import Chosen
 from mesh.launch.ssh import Done, Host, Hosts
 from mesh.launch.staging import composed_weights_step, weights_step
@@ -71,6 +72,7 @@ class Launch:
     deadlines: Deadlines = field(default_factory=Deadlines)
     ready_s: float = READY_S
     plugins: Plugins = NONE
+    seen: SeenImages | None = None
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
@@ -119,6 +121,7 @@ class Launch:
         compared = {name: {what: facts[what] for what in _FACTS if what in facts} for name, facts in self.facts.items()}
         check_ranks(plan.ranks, compared)
         self._check_pins()
+        self._note_image(plan)
         await self._free()
         await self._steps(plan.phases["hooks"], "hooks")
         return plan
@@ -177,6 +180,12 @@ class Launch:
                         f"weights: {file} on {name} is {marks.get(file, 'not there')}, pinned is {digest}"
                     )
 
+    def _note_image(self, plan: Plan) -> None:
+        head = self.chosen.nodes[0].name
+        found = self.facts.get(head, {}).get("image")
+        if self.seen is not None and plan.image is not None and found:
+            self.seen.add(plan.image, what=found, where=head, at_ns=self.now_ns())
+
     async def _free(self) -> None:
         head = self.hosts.up[self.chosen.nodes[0].name]
         done = await head.run(port_step(head.node.name, self.port).command)
@@ -197,6 +206,9 @@ class Launch:
                 self.facts.setdefault(name, {})[step.what] = done.out.strip()
                 if done.status != 0:
                     told = f"{step.what}: ended in {_status(done)}: {done.last}"
+                    if step.what == "pull" and is_gone(done.err) and self.file.recipe.image is not None:
+                        image = self.file.recipe.image
+                        told = f"image gone: {image}, {self.seen.words(image) if self.seen else 'not at its registry'}"
                     if step.on_failure == "abort":
                         return name, told
                     self.note(f"{name}: {told}; the recipe says to go on")
