@@ -14,13 +14,15 @@ from mesh.cli import (
     launch_import,
     launch_ledgers,
     launch_nodes,
+    launch_plan,
     launch_plugins,
     launch_report,
     launch_runs,
 )
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED
-from mesh.cli.launch_flags import add_choice_flags, add_common_flags, ledgers, loaded, recipe_at, sources, wish_of
+from mesh.cli.launch_flags import add_choice_flags, add_common_flags, ledgers, loaded, recipe_at, sources
+from mesh.cli.launch_plan import maps
 from mesh.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def _plan(actions: Any) -> None:
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name or file")
     add_choice_flags(parser)
     add_common_flags(parser)
-    parser.set_defaults(run=run_plan)
+    parser.set_defaults(run=launch_plan.run_plan)
 
 
 def _pin(actions: Any) -> None:
@@ -102,16 +104,12 @@ def run_validate(args: argparse.Namespace) -> int:
         file = recipe_at(name, config)
         findings = validate(file, rules)
         failed = failed or has_error(findings)
-        told.append({"recipe": file.name, "archived": file.recipe.archived, "findings": _maps(findings)})
+        told.append({"recipe": file.name, "archived": file.recipe.archived, "findings": maps(findings)})
         if not args.json:
             _print(f"{file.name}{' (archived)' if file.recipe.archived else ''}", findings)
     if args.json:
         emit({"ok": not failed, "recipes": told})
     return REFUSED if failed else ACCEPTED
-
-
-def _maps(findings: list[Finding]) -> list[dict[str, str]]:
-    return [one.to_map() for one in findings]
 
 
 def _print(name: str, findings: list[Finding]) -> None:
@@ -120,35 +118,6 @@ def _print(name: str, findings: list[Finding]) -> None:
     say(f"{name}: " + (f"{counted(errors, 'error')}, {counted(warnings, 'warning')}" if findings else "in order"))
     for one in findings:
         say("  " + one.words())
-
-
-def run_plan(args: argparse.Namespace) -> int:
-    from mesh.launch.finding import has_error
-    from mesh.launch.plan import Options, make_plan
-    from mesh.launch.plugins import load_plugins
-    from mesh.launch.selection import choose
-    from mesh.launch.validate import Rules, validate
-
-    config = loaded(args)
-    file = recipe_at(args.recipe, config)
-    plugins = load_plugins()
-    findings = validate(file, Rules(config.config.default_port, staging=plugins.staging))
-    chosen = choose(config.config, file.recipe, wish_of(args))
-    options = Options(args.mirror, args.hf_cache, args.stage, args.clear)
-    plan = make_plan(config.config, file, chosen, run="DRY-RUN", options=options, plugins=plugins)
-    if args.json:
-        emit({**plan.to_map(), "ok": not has_error(findings), "findings": _maps(findings)})
-    else:
-        nodes = ", ".join(node.name for node in chosen.nodes)
-        say(f"# {file.name} on {chosen.cluster.name}: {nodes}; nothing is run")
-        for phase, steps in plan.phases.items():
-            for step in steps:
-                warns = " (a failure only warns)" if step.on_failure == "warn" else ""
-                say(f"# {phase}: {step.node}: {step.what}{warns}")
-                say(step.command)
-        for one in findings:
-            note(one.words())
-    return REFUSED if has_error(findings) else ACCEPTED
 
 
 def run_pin(args: argparse.Namespace) -> int:
