@@ -21,7 +21,7 @@ from mesh.cli import (
 )
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED
-from mesh.cli.launch_flags import add_choice_flags, add_common_flags, ledgers, loaded, recipe_at, sources
+from mesh.cli.launch_flags import add_choice_flags, add_common_flags, ledgers, loaded, recipe_at, sources, user_config
 from mesh.cli.launch_plan import maps
 from mesh.errors import NotFound, UsageError
 
@@ -83,6 +83,9 @@ def _pin(actions: Any) -> None:
 
 def _config(actions: Any) -> None:
     parser = actions.add_parser("config", help="show the configuration in force, and which file says what")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--path", action="store_true", help="print the file that is read, and nothing else")
+    group.add_argument("--init", action="store_true", help="write a first one at the user's place, where none is")
     add_common_flags(parser)
     parser.set_defaults(run=run_config)
 
@@ -211,6 +214,8 @@ def _checked(args: argparse.Namespace, file: RecipeFile, model: ModelPin | None,
 def run_config(args: argparse.Namespace) -> int:
     from mesh.launch.plugins import load_plugins
 
+    if args.path or args.init:
+        return _config_file(args)
     config = loaded(args)
     values = config.config.model_dump(mode="json", exclude_none=True)
     for name in ("home_assistant", "mikrotik"):
@@ -228,4 +233,33 @@ def run_config(args: argparse.Namespace) -> int:
         say(f"cluster {cluster.name}: {counted(len(cluster.nodes), 'node')}  # {origin}")
     for key in config.unused(load_plugins().tables):
         note(f"{key}: read by plug-ins alone, and none is there")
+    return ACCEPTED
+
+
+TEMPLATE = """\
+# Read where a working directory has no launch.toml of its own. Paths are relative to this file.
+ssh_user = ""
+ssh_key_path = "~/.ssh/id_ed25519"
+recipe_sources = []   # more folders of recipes, each NAME/recipe.toml
+cluster_sources = []  # more files with [[clusters]], [nccl.NAME] and [before_serve.NAME]
+"""
+
+
+def _config_file(args: argparse.Namespace) -> int:
+    from mesh.cli.newfile import write_new
+    from mesh.launch.config import find_config
+
+    if args.init:
+        path = args.config or user_config()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_new(path, [TEMPLATE.encode()])
+    else:
+        found = find_config(args.config, Path(), user_config())
+        if found is None:
+            raise NotFound(f"no launch.toml here and no {user_config()}; --init writes one")
+        path = found
+    if args.json:
+        emit({"file": str(path)})
+    else:
+        say(str(path))
     return ACCEPTED

@@ -72,7 +72,7 @@ def import_recipe(
         (
             *found,
             *draft.listed,
-            *comment_findings(data.decode("utf-8"), file.recipe.docker_image),
+            *drift,
             *validate(file, rules),
         ),
         recipe_view(draft, Path(source).name),

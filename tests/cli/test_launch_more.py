@@ -99,3 +99,19 @@ def test_stop_on_paper_sweeps_verifies_and_runs_the_hooks(mesh: Mesh, here: Path
     out = mesh("launch", "stop", "good", "--dry-run", "--drain-s", "7").out
     assert 'do docker stop -t 7 "$c"' in out
     assert "echo after" in out
+
+
+def test_first_configuration_is_written_once_and_found_from_anywhere(
+    mesh: Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
+    assert "no launch.toml here" in mesh("launch", "config", "--path").err
+    written = mesh("launch", "config", "--init")
+    assert written.out == f"{tmp_path}/user/servemesh/launch.toml\n"
+    assert mesh("launch", "config", "--init").code == 3
+    assert mesh("launch", "config", "--path").out == written.out
+    assert mesh("launch", "config", "--json").json["values"]["ssh_key_path"] == "~/.ssh/id_ed25519"
+    (tmp_path / "empty" / "launch.toml").write_text("")
+    assert mesh("launch", "config", "--path").out == "launch.toml\n"
