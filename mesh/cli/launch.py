@@ -18,6 +18,7 @@ from mesh.cli import (
     launch_plugins,
     launch_report,
     launch_runs,
+    launch_web,
 )
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED
@@ -47,6 +48,7 @@ def add(commands: Any) -> None:
     launch_nodes.add(actions)
     launch_bench.add(actions)
     launch_report.add(actions)
+    launch_web.add(actions)
 
 
 def _validate(actions: Any) -> None:

@@ -107,10 +107,11 @@ def run_health(args: argparse.Namespace) -> int:
 
 async def _look(args: argparse.Namespace, config: Loaded) -> Fleet:
     from mesh.launch.fleet import survey
+    from mesh.launch.plugins import load_plugins
 
     return await survey(
         config.config, ledgers(config), login_of(config), now_ns=time.time_ns, cluster=args.cluster,
-        complete=args.complete,
+        complete=args.complete, plugins=load_plugins(),
     )  # fmt: skip
 
 
@@ -149,6 +150,8 @@ def _health_steps(args: argparse.Namespace, config: Loaded) -> list[Step]:
 def _say_fleet(fleet: Fleet) -> None:
     for cluster in fleet.clusters:
         say(f"{cluster.name}: {'up' if cluster.up else 'down'}")
+        for cause in cluster.blocked:
+            say(f"  {cause}")
         for node in cluster.nodes:
             say(f"  {node.node} {node.address}: {node.state}" + (f": {node.why}" if node.why else ""))
         for run in cluster.runs:

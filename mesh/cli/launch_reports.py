@@ -55,6 +55,10 @@ class Told:
         return parent or self.model
 
     @property
+    def shown_model(self) -> str:
+        return self.model if self.group == self.model else f"{self.model}, of {self.group}"
+
+    @property
     def image(self) -> str:
         recipe = None if self.file is None else self.file.recipe
         return "no image" if recipe is None or recipe.image is None else recipe.image

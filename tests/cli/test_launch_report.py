@@ -81,6 +81,8 @@ def test_report_is_a_table_with_provenance_and_drift(mesh: Mesh, here: Path) -> 
     told = mesh("launch", "report", "good", "--json").json["recipes"][0]
     assert told["benches"][0]["recipe_changed_since"] is True
     assert (told["benches"][0]["cells"], told["benches"][0]["cells_failed"]) == (2, 1)
+    recipe.write_text('parent_model = "org/base"\n' + recipe.read_text())
+    assert "org/model, of org/base" in mesh("launch", "report", "good").out
     assert mesh("launch", "report", "nobody").code == 2
 
 
@@ -189,6 +191,9 @@ def test_damaged_ledger_line_is_named_by_whoever_needs_it(mesh: Mesh, here: Path
     assert (told["state"], told["why"]) == ("inconclusive", fault)
     ledger(here, {**OPENED, "nodes": "a"})
     assert "nodes is 'a', expected list" in mesh("launch", "logs", "good").err
+    (here / "launches" / "good" / "runs.jsonl").write_text("{}\nnot json\n")
+    ledger(here, {"run": OPENED["run"]}, {"run": 7}, [], OPENED, {"run": OPENED["run"], "event": 3})
+    assert mesh("launch", "logs", "good", "--dry-run").code == 0
     (here / "launches" / "good" / "runs.jsonl").write_text("{}\nnot json\n")
     assert "no line of it opens a run" in mesh("launch", "logs", "good").err
 

@@ -160,6 +160,9 @@ def test_exec_runs_aliases_lines_and_programs_and_sums_up_their_ends(two: Site) 
 def test_doctor_says_what_is_missing_changed_or_in_the_way_and_what_helps(one: Site) -> None:
     import socket
 
+    shim = one.sshds[0].folder / "home" / "bin" / "docker"  # whatever this machine has
+    shim.write_text("#!/bin/sh\nexit 127\n")
+    shim.chmod(0o755)
     lines = told(one, "doctor")["lines"]
     assert levels(lines, "(here)") == dict.fromkeys(
         ("asyncssh", "ssh_user", "ssh_key_path", "known_hosts", "state_dir"), "ok"
@@ -171,9 +174,7 @@ def test_doctor_says_what_is_missing_changed_or_in_the_way_and_what_helps(one: S
     (docker,) = of(told(one, "doctor", "--recipe", "boxed", code=10)["lines"], "docker")
     assert (docker["level"], docker["found"]) == ("fail", "not there")
     assert "install docker" in docker["todo"]
-    shim = one.sshds[0].folder / "home" / "bin" / "docker"
     shim.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
-    shim.chmod(0o755)
     (docker,) = of(told(one, "doctor")["lines"], "docker")
     assert (docker["level"], docker["found"]) == ("warn", "docker fails: Cannot connect to the Docker daemon")
     clock = one.sshds[0].folder / "home" / "bin" / "date"
