@@ -159,6 +159,8 @@ def unaccounted(one: Imported, source: Mapping[str, Any]) -> list[str]:
     text, _, _ = fill(source["command"], {**defaults, "model": source["model"]})
     recipe = one.file.recipe
     have = {*recipe.entrypoint, *recipe.args, *map(str, recipe.env.values())}
+    if recipe.entrypoint[:2] == ["bash", "-c"]:  # kept whole, which is said
+        have |= set(split(recipe.entrypoint[2]))
     have |= {str(value) for value in recipe.model_dump().values() if isinstance(value, (str, int))}
     told = " ".join(f"{finding.where} {finding.message}" for finding in one.findings)
     return [
