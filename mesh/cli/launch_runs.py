@@ -225,15 +225,16 @@ def run_status(args: argparse.Namespace) -> int:
 
 
 def _drift(name: str, run: Run, config: Loaded) -> list[str]:
-    """What of the recipe's file is no longer as it was launched."""
+    """What of the recipe and the configuration is no longer as it was launched."""
+    from mesh.launch.drift import drift_of
+    from mesh.launch.running import kept_of
+
+    now: RecipeFile | str
     try:
-        file = recipe_at(name, config)
+        now = recipe_at(name, config)
     except (UsageError, OSError) as e:
-        return [f"the recipe cannot be read: {e}"]
-    launched = str(run.opened.get("recipe_sha256"))
-    if file.digest == launched:
-        return []
-    return [f"recipe.toml is {file.digest[:12]}, what was launched is {launched[:12]}"]
+        now = str(e)
+    return drift_of(kept_of(ledger_of(name, config).folder / run.id, name, run), now, config)
 
 
 def _told(name: str, run: Run, status: Status, count: int) -> dict[str, Any]:

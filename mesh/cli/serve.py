@@ -155,7 +155,7 @@ def _check(plan: _Plan, *, as_json: bool) -> int:
     from mesh.meter.cpu_time import cpu_time_method
     from mesh.meter.cpu_time import watts as in_watts
 
-    backends = checked(plan.specs, plan.routes)
+    backends = checked(plan.specs, plan.routes, plan.launches)
     faults = [
         *of_address(plan.gateway.host, plan.keys, plan.granted),
         *(fault for one in backends for fault in one.faults),

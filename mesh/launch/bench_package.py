@@ -1,6 +1,6 @@
-"""What a bench leaves under one stem: `STEM.md` its report, `STEM.json` its data, `STEM.recipe.toml` the recipe as it
-was launched, and last `STEM.manifest.json`, which names the others by their digests. Without its manifest a package is
-not whole, and nothing ever writes over one that is there.
+"""What a bench leaves under one stem: `STEM.md` its report, `STEM.json` its data, `STEM.log` what it said meanwhile,
+`STEM.recipe.toml` the recipe as it was launched, and last `STEM.manifest.json`, which names the others by their
+digests. Without its manifest a package is not whole, and nothing ever writes over one that is there.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mesh.errors import LaunchError, SchemaError, UsageError
 from mesh.launch.bench_data import MAX_DATA_BYTES, BenchData, read_data, read_json
 from mesh.launch.toml_file import Table
 
-REPORT, DATA, RECIPE, MANIFEST = ".md", ".json", ".recipe.toml", ".manifest.json"
-PARTS = (REPORT, DATA, RECIPE)
+REPORT, DATA, LOG, RECIPE, MANIFEST = ".md", ".json", ".log", ".recipe.toml", ".manifest.json"
+PARTS = (REPORT, DATA, LOG, RECIPE)
 REPORTS_FOLDER = "reports"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -179,7 +179,7 @@ def load_package(path: Path) -> Package:
 
 
 def manifest_at(path: Path) -> Path:
-    for suffix in (MANIFEST, RECIPE, DATA, REPORT):
+    for suffix in (MANIFEST, RECIPE, DATA, LOG, REPORT):
         if path.name.endswith(suffix):
             return path.with_name(path.name.removesuffix(suffix) + MANIFEST)
     return path.with_name(path.name + MANIFEST)

@@ -229,6 +229,11 @@ def log_path(run: str, rank: int) -> str:
     return f"~/.mesh/{run}/rank-{rank}.log"
 
 
+def stopped_path(run: str) -> str:
+    """Made by the first step of a stop. A start that was under way when its launcher died, and comes late, finds it."""
+    return f"~/.mesh/{run}/stopped"
+
+
 def tmux_start(recipe: Recipe, rank: Rank, *, run: str) -> Step:
     """Start a rank in a tmux server of the run's own. sshd drops what a client sends as environment, so it stands in
     the command; tmux passes it words, which no other shell reads again."""
@@ -241,7 +246,7 @@ def tmux_start(recipe: Recipe, rank: Rank, *, run: str) -> Step:
     argv = " ".join(at_home(word) if word.startswith("~/") else shlex.quote(word) for word in rank.argv)
     body = f"{activate}exec env -i {words} {argv} >{at_home(log_path(run, rank.rank))} 2>&1"
     command = (
-        f"mkdir -p {at_home(f'~/.mesh/{run}')} && "
+        f"mkdir -p {at_home(f'~/.mesh/{run}')} && [ ! -e {at_home(stopped_path(run))} ] && "
         f"tmux -L {shlex.quote(socket_name(run))} -f /dev/null new-session -d -s {SESSION} sh -c {shlex.quote(body)} "
         f"\\; set-option -t {SESSION} remain-on-exit on"
     )

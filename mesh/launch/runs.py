@@ -89,6 +89,8 @@ def _state(run: Run, seen: list[Seen], lost: list[str], expected: str, target: T
         return "starting", "its processes live, and no model answers yet" if run.phase == "starting" else (
             "its processes live, and no model answers: a long prefill, or a start"
         )
+    if run.phase == "starting":  # a list of models is no sign of it: servers give one while they warm up
+        return "starting", f"lists {expected}, and was not seen to complete anything"
     return "up", f"serves {expected}"
 
 
