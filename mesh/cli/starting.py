@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mesh.cli.governed import check_governed, config_under, held, server_environment_under
 from mesh.cli.progress import following
 from mesh.cli.specs import CandidateSpec, EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
-from mesh.errors import EngineFailed, EngineUnsupported, ModelFileError, UsageError
+from mesh.errors import EngineFailed, EngineUnavailable, EngineUnsupported, ModelFileError, UsageError
 
 if TYPE_CHECKING:
     from mesh.engine.gguf_described import GgufConfig
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_KEY_BYTES = 4096
 LOOPBACK = "127.0.0.1"
+_AGAIN_S = 0.5
 
 
 def check_files(spec: EngineSpec) -> None:
@@ -188,6 +189,31 @@ async def _start_vllm(spec: VllmSpec, environment: Mapping[str, str]) -> Serving
         blueprint_id=None if spec.blueprint is None else spec.blueprint.id, **_of_candidate(spec.candidate),
     )  # fmt: skip
     return await VllmEngine.start(config, launch=launch)
+
+
+async def answering(spec: VllmSpec, start_s: int) -> None:
+    """Wait for a server that answers nobody before all its hosts are there. Raises EngineUnavailable where it does not
+    within `start_s` seconds, and EngineUnsupported where something else answers."""
+    from mesh.engine.vllm_http import VllmServer
+
+    assert spec.url is not None
+    server = VllmServer(spec.url, key=_key(spec.key_file), connections=1, idle_s=start_s)
+    said = f"vllm server at {server.url}: no answer"
+    try:
+        async with asyncio.timeout(start_s) as limit:
+            while True:
+                try:
+                    await server.version()
+                    return
+                except (EngineUnavailable, EngineFailed) as e:
+                    said = str(e)
+                await asyncio.sleep(_AGAIN_S)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise EngineUnavailable(f"{said}: its hosts were not all there within {start_s} s") from None
+    finally:
+        await server.close()
 
 
 def _of_candidate(candidate: CandidateSpec | None) -> dict[str, Any]:
