@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn
 
 import msgspec
@@ -131,6 +131,34 @@ def read_event(data: bytes) -> Event:
     if (error := event.get("error")) is not None:
         refuse(f"an error in mid-stream: {error_text(error)}")
     return read_answer(event)
+
+
+def joined(events: Sequence[Event]) -> Iterator[Event]:
+    """The same with one chunk in place of those that followed one another without log-probabilities: whoever takes
+    them has one turn for all, and what they come to is the same."""
+    last: Chunk | None = None
+    for event in events:
+        if last is None:
+            if type(event) is Chunk:
+                last = event
+            else:
+                yield event
+        elif (
+            type(event) is Chunk and last.tokens and event.tokens and last.finish is None and last.stop is None
+            and last.best is None and event.best is None and event.prompt is None
+            and event.fingerprint == last.fingerprint
+        ):  # fmt: skip
+            last = Chunk(
+                last.tokens + event.tokens, last.prompt, finish=event.finish, stop=event.stop,
+                fingerprint=event.fingerprint,
+            )  # fmt: skip
+        else:
+            yield last
+            last = event if type(event) is Chunk else None
+            if last is None:
+                yield event
+    if last is not None:
+        yield last
 
 
 def _chunk(plain: _PlainEvent) -> Chunk:
