@@ -30,7 +30,7 @@ from mesh.cli.exits import ACCEPTED, USAGE
 from mesh.cli.governed import blueprints_of
 from mesh.cli.granted import Granted
 from mesh.cli.logs import FORMATS, to_stderr
-from mesh.cli.loop import loop_of, settle
+from mesh.cli.loop import loop_of, one_heap, settle
 from mesh.cli.meter_flags import (
     FLAGS,
     add_calibration_flag,
@@ -134,6 +134,7 @@ def run(args: argparse.Namespace) -> int:
         return _check(plan, as_json=args.json)
     to_stderr(args.log)
     loop = loop_of(args.uvloop)
+    one_heap()
     for_people = args.log == "text"
     # a serve's own line is for programs: for people, the line of its request says enough
     serving = _serve(plan, note if for_people else log.info, as_json=args.json, journal=not for_people)
