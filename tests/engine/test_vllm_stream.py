@@ -247,9 +247,19 @@ def test_a_whole_answer_is_taken() -> None:
     assert told.margins == [None] * 4
 
 
-# GW-02
-def test_totals_on_every_chunk_are_not_added_up() -> None:
-    counts = [{"usage": usage(made)["usage"]} for made in (2, 3, 4)]
+# GW-02: what a chunk says of totals so far is never read; the ids are counted, and held against the last word
+@pytest.mark.parametrize(
+    "totals",
+    [
+        [(3, 2), (3, 3), (3, 4)],  # a
+        [None, None, (3, 4)],  # b: and once more in the usage that follows
+        [None, None, None],  # c
+        [(3, 2), (3, 4), (3, 3)],  # d: fewer than before
+        [(1, 2), (2, 3), (3, 4)],  # e: the prompt's is right on the last one alone
+    ],
+)
+def test_totals_on_every_chunk_are_not_added_up(totals: list[tuple[int, int] | None]) -> None:
+    counts = [{"usage": None if total is None else usage(total[1], prompt=total[0])["usage"]} for total in totals]
     told = transcribe(*(one | count for one, count in zip(WHOLE[:3], counts, strict=True)), *WHOLE[3:])
     assert (told.tokens, told.finish, told.cached) == ([48, 49, 50, 51], "length", None)
 
