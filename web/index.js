@@ -17,6 +17,7 @@ export {
   parseCheckpoint,
   parseDisclosure,
   parseEnergy,
+  parseLaunch,
   parseOutcome,
   parseReceipt,
   parseRequest,

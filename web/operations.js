@@ -76,7 +76,7 @@ const operations = (file) => {
     return b3(mesh.contentId(kind, bytes));
   };
   return {
-    features: () => "reference\nreplay\ngrant\nidentity\naudit",
+    features: () => "reference\nreplay\ngrant\nidentity\naudit\nlaunch",
     decode: (name) => void mesh.decode(file(name), { limit: SETTINGS_BYTES }),
     id: (kind, name) => idOf(kind, (bytes) => mesh.decode(bytes, { limit: SETTINGS_BYTES }))(name),
     millionths: (text) => String(mesh.millionths(text)),
@@ -103,6 +103,7 @@ const operations = (file) => {
     energy: (name) => void mesh.parseEnergy(file(name)),
     receipt: idOf("receipt", mesh.parseReceipt),
     checkpoint: idOf("checkpoint", mesh.parseCheckpoint),
+    launch: idOf("launch", mesh.parseLaunch),
     disclosure: (name) => b3(mesh.contentId("request", mesh.parseDisclosure(file(name)).request)),
     settings: idOf("settings", mesh.parseSettings),
     weights: idOf("weights", mesh.parseWeights),

@@ -93,7 +93,8 @@ def add_engine_flags(
     group.add_argument("--threads", type=positive, metavar="N", help="decode threads (1)")
     group.add_argument(
         "--check-threads", type=positive, metavar="N",
-        help="threads for one pass over a known output, where more are measured to change no bit (as --threads)",
+        help="threads for one pass over a known output, where more are measured to change no bit (as --threads; in "
+        "an audit of many receipts all cores)",
     )  # fmt: skip
     group.add_argument("--ubatch", type=positive, metavar="TOKENS", help="prompt tokens computed at once")
     group.add_argument("--chat-template", metavar="FILE", help="in place of the template in the model file")

@@ -7,7 +7,17 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli import launch_import, launch_runs
+from mesh.cli import (
+    launch_bench,
+    launch_image,
+    launch_import,
+    launch_ledgers,
+    launch_nodes,
+    launch_plugins,
+    launch_report,
+    launch_runs,
+    launch_web,
+)
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED
 from mesh.cli.launch_flags import add_choice_flags, add_common_flags, loaded, recipe_at, sources, wish_of
@@ -24,8 +34,15 @@ def add(commands: Any) -> None:
     _plan(actions)
     _pin(actions)
     _config(actions)
+    launch_image.add(actions)
     launch_import.add(actions)
+    launch_plugins.add(actions)
     launch_runs.add(actions)
+    launch_ledgers.add(actions)
+    launch_nodes.add(actions)
+    launch_bench.add(actions)
+    launch_report.add(actions)
+    launch_web.add(actions)
 
 
 def _validate(actions: Any) -> None:
@@ -67,6 +84,7 @@ def _config(actions: Any) -> None:
 
 def run_validate(args: argparse.Namespace) -> int:
     from mesh.launch.finding import has_error
+    from mesh.launch.plugins import load_plugins
     from mesh.launch.recipe import RECIPE_FILE
     from mesh.launch.validate import Rules, validate
 
@@ -74,7 +92,7 @@ def run_validate(args: argparse.Namespace) -> int:
     names = args.recipes or [str(path) for root in sources(config) for path in sorted(root.glob(f"*/{RECIPE_FILE}"))]
     if not names:
         raise UsageError(f"no recipes in {', '.join(map(str, sources(config)))}")
-    rules = Rules(config.config.default_port, args.models_float)
+    rules = Rules(config.config.default_port, args.models_float, load_plugins().staging)
     told: list[dict[str, Any]] = []
     failed = False
     for name in names:
@@ -104,15 +122,17 @@ def _print(name: str, findings: list[Finding]) -> None:
 def run_plan(args: argparse.Namespace) -> int:
     from mesh.launch.finding import has_error
     from mesh.launch.plan import Options, make_plan
+    from mesh.launch.plugins import load_plugins
     from mesh.launch.selection import choose
     from mesh.launch.validate import Rules, validate
 
     config = loaded(args)
     file = recipe_at(args.recipe, config)
-    findings = validate(file, Rules(config.config.default_port))
+    plugins = load_plugins()
+    findings = validate(file, Rules(config.config.default_port, staging=plugins.staging))
     chosen = choose(config.config, file.recipe, wish_of(args))
     options = Options(args.mirror, args.hf_cache, args.stage, args.clear)
-    plan = make_plan(config.config, file, chosen, run="DRY-RUN", options=options)
+    plan = make_plan(config.config, file, chosen, run="DRY-RUN", options=options, plugins=plugins)
     if args.json:
         emit({**plan.to_map(), "ok": not has_error(findings), "findings": _maps(findings)})
     else:
@@ -172,6 +192,8 @@ def run_pin(args: argparse.Namespace) -> int:
 
 
 def run_config(args: argparse.Namespace) -> int:
+    from mesh.launch.plugins import load_plugins
+
     config = loaded(args)
     values = config.config.model_dump(mode="json", exclude_none=True)
     for name in ("home_assistant", "mikrotik"):
@@ -187,6 +209,6 @@ def run_config(args: argparse.Namespace) -> int:
     for cluster in config.config.clusters:
         origin = config.origins[f"clusters.{cluster.name}"]
         say(f"cluster {cluster.name}: {counted(len(cluster.nodes), 'node')}  # {origin}")
-    for key in config.unused:
+    for key in config.unused(load_plugins().tables):
         note(f"{key}: read by plug-ins alone, and none is there")
     return ACCEPTED

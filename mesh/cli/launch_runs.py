@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from mesh.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
     from mesh.launch.config import Loaded
+    from mesh.launch.plugins import Plugins
     from mesh.launch.recipe import RecipeFile
     from mesh.launch.run_ledger import Run, RunLedger
     from mesh.launch.runs import Status
@@ -67,11 +69,13 @@ def add(actions: Any) -> None:
 
 def run_serve(args: argparse.Namespace) -> int:
     from mesh.launch.finding import has_error
+    from mesh.launch.plugins import load_plugins
     from mesh.launch.validate import Rules, validate
 
     config = loaded(args)
     file = recipe_at(args.recipe, config)
-    findings = validate(file, Rules(config.config.default_port))
+    plugins = load_plugins()
+    findings = validate(file, Rules(config.config.default_port, staging=plugins.staging))
     for one in findings:
         note(one.words())
     if has_error(findings) and not args.allow_errors:
@@ -80,7 +84,8 @@ def run_serve(args: argparse.Namespace) -> int:
     with ledger.locked(at_ns=time.time_ns()) as stale:
         if stale is not None:
             note(f"took over a lock that was left by {stale}")
-        told = asyncio.run(_serve(args, config, file, ledger))
+        with ExitStack() as stack:
+            told = asyncio.run(_serve(args, config, file, ledger, plugins, stack))
     if args.json:
         emit(told)
     if args.follow:
@@ -91,24 +96,38 @@ def run_serve(args: argparse.Namespace) -> int:
     return ACCEPTED
 
 
-async def _serve(args: argparse.Namespace, config: Loaded, file: RecipeFile, ledger: RunLedger) -> dict[str, Any]:
+async def _serve(
+    args: argparse.Namespace, config: Loaded, file: RecipeFile, ledger: RunLedger, plugins: Plugins, stack: ExitStack
+) -> dict[str, Any]:
     from mesh.launch.launching import Launch
+    from mesh.launch.occupancy import Claims, candidates, clusters_of, pick, survey
     from mesh.launch.plan import Options
     from mesh.launch.record import keep, make_record
-    from mesh.launch.selection import choose
     from mesh.launch.ssh import Hosts
     from mesh.steward import keys
 
-    chosen = choose(config.config, file.recipe, wish_of(args))
+    wish = wish_of(args)
+    near = candidates(config.config, file.recipe, wish)
+    blocked = {
+        node.name: "; ".join(why)
+        for cluster in clusters_of(config.config, wish)
+        if (why := plugins.blocked(config.config, cluster))
+        for node in cluster.nodes
+    }
     key = keys.load_or_create(ledgers(config) / "key")
     running = ledger.open_run()
     if running is not None:
         raise LaunchError(f"recipe {file.name}: run {running.id} is open; stop it, or see `mesh launch status`")
     run = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
-    async with Hosts(login_of(config), chosen.nodes) as hosts:
+    async with Hosts(login_of(config), near) as hosts:
+        found = await survey(hosts, file.recipe.port or config.config.default_port, note=note, blocked=blocked)
+        claims = stack.enter_context(Claims(ledgers(config) / "claims"))
+        chosen = pick(config.config, file.recipe, wish, found, claims, hosts.down)
+        note(f"chosen: {', '.join(node.name for node in chosen.nodes)} of {chosen.cluster.name}")
         launch = Launch(
-            config.config, file, chosen, run, ledger, hosts, time.time_ns, note,
+            config.config, file, chosen, run, ledger, hosts.of(chosen.nodes), time.time_ns, note,
             options=Options(args.mirror, args.hf_cache, args.stage, args.clear), ready_s=float(args.ready_s),
+            plugins=plugins,
         )  # fmt: skip
         plan = await launch.prepare()
         record = make_record(
@@ -188,15 +207,16 @@ def run_status(args: argparse.Namespace) -> int:
 
 
 def _drift(name: str, run: Run, config: Loaded) -> list[str]:
-    """What of the recipe's file is no longer as it was launched."""
+    """What of the recipe and the configuration is no longer as it was launched."""
+    from mesh.launch.drift import drift_of
+    from mesh.launch.running import kept_of
+
+    now: RecipeFile | str
     try:
-        file = recipe_at(name, config)
+        now = recipe_at(name, config)
     except (UsageError, OSError) as e:
-        return [f"the recipe cannot be read: {e}"]
-    launched = str(run.opened.get("recipe_sha256"))
-    if file.digest == launched:
-        return []
-    return [f"recipe.toml is {file.digest[:12]}, what was launched is {launched[:12]}"]
+        now = str(e)
+    return drift_of(kept_of(ledger_of(name, config).folder / run.id, name, run), now, config)
 
 
 def _told(name: str, run: Run, status: Status, count: int) -> dict[str, Any]:

@@ -97,6 +97,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--launch-record", type=Path, metavar="FILE", help="the record of how the engine was launched, for its receipts"
     )
+    parser.add_argument(
+        "--launch-state", type=Path, metavar="DIR", help="where `mesh launch` keeps its runs, for the page to show"
+    )
     parser.add_argument("--log", choices=FORMATS, default="text", help="lines on stderr for people (text), or JSON")
     parser.add_argument("--check", action="store_true", help="say what would run and what is wrong, and start nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object once it serves, or of the check")
@@ -126,6 +129,7 @@ class _Plan:
     granted: Granted
     allow_lower: bool = False
     launches: tuple[Path | None, ...] = ()
+    launch_state: Path | None = None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -148,7 +152,7 @@ def _check(plan: _Plan, *, as_json: bool) -> int:
     from mesh.meter.cpu_time import cpu_time_method
     from mesh.meter.cpu_time import watts as in_watts
 
-    backends = checked(plan.specs, plan.routes)
+    backends = checked(plan.specs, plan.routes, plan.launches)
     faults = [
         *of_address(plan.gateway.host, plan.keys, plan.granted),
         *(fault for one in backends for fault in one.faults),
@@ -199,7 +203,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
         routes = [Route(*_of_candidate(spec, (), None))]
         return _Plan(
             state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns, routes, [], granted,
-            args.allow_lower_revision, (args.launch_record,),
+            args.allow_lower_revision, (args.launch_record,), args.launch_state,
         )  # fmt: skip
     given = [flag for flag in (*ENGINE_FLAGS, *BLUEPRINT_FLAGS) if getattr(args, flag)]
     given += [
@@ -221,6 +225,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
         config.disclosures.keep_ns, routes,
         config.cors.origins, _granted(config.grants, base), args.allow_lower_revision,
         tuple(None if one.launch_record is None else base / one.launch_record for one in config.backend),
+        args.launch_state or (None if config.launch is None else base / config.launch.state),
     )  # fmt: skip
 
 
@@ -345,7 +350,7 @@ async def _serve_on(
         gateway = Gateway(
             mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, authenticators=authenticators,
             routes=plan.routes, origins=plan.origins, journal=journal,
-            blueprints=blueprints_of(plan.specs),
+            blueprints=blueprints_of(plan.specs), launches=plan.launch_state,
         )  # fmt: skip
         bound = await gateway.start(plan.gateway.host, plan.gateway.port, taken)
         try:

@@ -123,18 +123,21 @@ def compose_steps(node: Node, composed: ComposedModel, run: str, cache: str) -> 
         chosen = f"-path ./{shlex.quote(source.glob)}" if source.glob is not None else ""
         depth = "" if source.glob is None else f"-maxdepth {source.glob.count('/') + 1} "
         left = "".join(f" ! -path ./{shlex.quote(pattern)}" for pattern in source.exclude)
+        found = f'(cd "$s" && find . {depth}\\( -type f -o -type l \\) {chosen}{left} -print)'
+        if source.glob is not None:
+            hint = shlex.quote(f"{source.repo}: nothing matches {source.glob}")
+            lines.append(f'[ -n "$( {found} )" ] || {{ echo {hint} >&2; exit 1; }}')
         lines.append(
-            f'(cd "$s" && find . {depth}\\( -type f -o -type l \\) {chosen}{left} -print) | while read -r f; do '
+            f"{found} | while read -r f; do "
             f'f=${{f#./}}; mkdir -p "$d/$(dirname "$f")"; '
             f'ln -sfn "{CACHE_IN_CONTAINER}${{s#"$c"}}/$f" "$d/$f"; done'
         )
     for file in composed.files:
-        lines.append(
-            f'rm -f "$d"/{shlex.quote(file.name)}; printf %s {shlex.quote(file.content)} >"$d"/{shlex.quote(file.name)}'
-        )
+        to = f'"$d"/{shlex.quote(file.name)}'
+        lines.append(f'mkdir -p "$(dirname {to})"; rm -f {to}; printf %s {shlex.quote(file.content)} >{to}')
     for local in composed.local_files:
-        name = local.name or local.host.rpartition("/")[2]
-        lines.append(f'ln -f {at_home(local.host)} "$d"/{shlex.quote(name)}')
+        to = f'"$d"/{shlex.quote(local.name or local.host.rpartition("/")[2])}'
+        lines.append(f'mkdir -p "$(dirname {to})"; ln -f {at_home(local.host)} {to}')
     return [Step(node.name, "composed model", "\n".join(lines))]
 
 
@@ -143,38 +146,54 @@ def mods_argv(recipe: Recipe, argv: Sequence[str]) -> list[str]:
     parts = []
     for hook in recipe.mods.commands:
         command = hook.command if hook.command is not None else SCRIPTS[hook.script or ""]
+        # in braces of its own: `a && b || c && d` would go on to d where a failed
         parts.append(
-            f"{{ {command}\n}}" if hook.on_failure == "abort" else f"{{ {command}\n}} || echo mods: failed >&2"
+            f"{{ {command}\n}}" if hook.on_failure == "abort" else f"{{ {{ {command}\n}} || echo mods: failed >&2; }}"
         )
     return ["-c", " && ".join([*parts, f"exec {shlex.join(argv)}"])]
 
 
+def container_name(recipe: str, rank: int) -> str:
+    return f"mesh-{recipe}-{rank}"
+
+
+def model_mount(recipe: Recipe) -> list[str]:
+    """A model that is a path of the node, at the same path in the container, unless an extra mount has it."""
+    if not recipe.local_model or not recipe.model.startswith("/"):
+        return []
+    for mount in recipe.extra_mounts:
+        if mount.repo is None and f"{recipe.model}/".startswith(mount.container.rstrip("/") + "/"):
+            return []
+    return [f"-v {shlex.quote(f'{recipe.model}:{recipe.model}:ro')}"]
+
+
 def docker_run(
-    config: LaunchConfig, recipe: Recipe, rank: Rank, *, run: str, image: str, nodes: int, cache: str, name: str
-) -> Step:
-    """Start a rank's container. Several nodes share the host's network, which their fabric is on."""
+    config: LaunchConfig, recipe: Recipe, rank: Rank, *, run: str, image: str, nodes: int, cache: str, name: str,
+    fabric: bool = True,
+) -> Step:  # fmt: skip
+    """Start a rank's container. Several nodes share the host's network, which their fabric is on. A node that is said
+    to have no accelerator is not asked for one."""
     port = str(recipe.port or config.default_port)
     words = [
         "docker",
         "run",
         "-d",
         "--name",
-        f"mesh-{name}-{rank.rank}",
+        container_name(name, rank.rank),
         "--label",
         f"{LABEL}={run}",
         "--label",
         f"mesh.recipe={name}",
         "--label",
         f"mesh.rank={rank.rank}",
-        "--gpus",
-        "all",
+        *(["--gpus", "all"] if rank.node.gpus != 0 else []),
         "--ipc",
         "host",
         "--ulimit",
         "memlock=-1",
     ]
     if nodes > 1:
-        words += ["--network", "host", "--device", "/dev/infiniband"]
+        words += ["--network", "host", *(["--device", "/dev/infiniband"] if fabric else [])]
     elif rank.head:
         words += ["-p", f"{port}:{port}"]
     if recipe.shm_size is not None:
@@ -183,7 +202,7 @@ def docker_run(
         words.append(word)
     for key, value in rank.environment.items():
         words += ["-e", f"{key}={value}"]
-    line = [shlex.join(words), f"-v {at_home(cache)}:{CACHE_IN_CONTAINER}"]
+    line = [shlex.join(words), f"-v {at_home(cache)}:{CACHE_IN_CONTAINER}", *model_mount(recipe)]
     for mount in recipe.extra_mounts:
         if mount.repo is None:
             ro = ":ro" if mount.read_only else ""
@@ -205,6 +224,11 @@ def log_path(run: str, rank: int) -> str:
     return f"~/.mesh/{run}/rank-{rank}.log"
 
 
+def stopped_path(run: str) -> str:
+    """Made by the first step of a stop. A start that was under way when its launcher died, and comes late, finds it."""
+    return f"~/.mesh/{run}/stopped"
+
+
 def tmux_start(recipe: Recipe, rank: Rank, *, run: str) -> Step:
     """Start a rank in a tmux server of the run's own. sshd drops what a client sends as environment, so it stands in
     the command; tmux passes it words, which no other shell reads again."""
@@ -217,7 +241,7 @@ def tmux_start(recipe: Recipe, rank: Rank, *, run: str) -> Step:
     argv = " ".join(at_home(word) if word.startswith("~/") else shlex.quote(word) for word in rank.argv)
     body = f"{activate}exec env -i {words} {argv} >{at_home(log_path(run, rank.rank))} 2>&1"
     command = (
-        f"mkdir -p {at_home(f'~/.mesh/{run}')} && "
+        f"mkdir -p {at_home(f'~/.mesh/{run}')} && [ ! -e {at_home(stopped_path(run))} ] && "
         f"tmux -L {shlex.quote(socket_name(run))} -f /dev/null new-session -d -s {SESSION} sh -c {shlex.quote(body)} "
         f"\\; set-option -t {SESSION} remain-on-exit on"
     )
@@ -285,6 +309,22 @@ def image_step(node: Node, image: str) -> Step:
 def pull_step(node: Node, image: str) -> Step:
     inspect = f"docker image inspect {shlex.quote(image)} >/dev/null 2>&1"
     return Step(node.name, "pull", f"{inspect} || docker pull -q {shlex.quote(image)}")
+
+
+def built_step(node: Node, image: str, checksum: str, *, pull: bool) -> Step:
+    """Prints the checksum that the image is labelled with; fails where it is not that of its sources. An image of ours
+    is pulled only where its name says from which registry."""
+    look = f"docker image inspect --format '{{{{index .Config.Labels \"mesh.checksum\"}}}}' {shlex.quote(image)}"
+    shown = shlex.quote(image)
+    fetch = f"docker pull -q {shlex.quote(image)} >/dev/null 2>&1; " if pull else ""
+    return Step(
+        node.name,
+        "image content",
+        f"c=$({look} 2>/dev/null) || {{ {fetch}c=$({look} 2>/dev/null); }} || {{ echo {shown}: not on this "
+        f'node: mesh launch image build, or copy >&2; exit 1; }}; echo "$c"; [ "$c" = {checksum} ] || '
+        f'{{ echo {shown}: built from checksum "${{c:-none}}", its folder is {checksum}: '
+        "mesh launch image build, or copy >&2; exit 1; }",
+    )
 
 
 def shown_env(environment: Mapping[str, str]) -> str:

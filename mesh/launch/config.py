@@ -1,7 +1,7 @@
 """Clusters and the operator's settings: `launch.toml`. Several files make one configuration, and each value's origin
 is kept.
 
-ssh_user, ssh_key_path, known_hosts, state_dir, hf_cache_dir, default_port
+ssh_user, ssh_key_path, ssh_silence_s, known_hosts, state_dir, hf_cache_dir, default_port
 recipe_sources, cluster_sources    more folders of recipes, more files of clusters; the main file wins
 [[clusters]]                       name, master_ib_ip, nodes, extra_entities
 [nccl.NAME], [before_serve.NAME]   per cluster; before_serve."*" runs on every one, first
@@ -10,7 +10,7 @@ recipe_sources, cluster_sources    more folders of recipes, more files of cluste
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -35,14 +35,14 @@ Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]{0,252}$")]
 
 class Node(Table):
     """`ssh_ip` is where commands go, `ib_ip` the address on the fast network, by default the same. `gpus` counts its
-    accelerators, where somebody said."""
+    accelerators, where somebody said; 0 asks docker for none."""
 
     name: Name
     ssh_ip: Address
     ssh_port: Annotated[int, Field(ge=1, le=65_535)] = 22
     ib_ip: Address | None = None
     rank: Annotated[int, Field(ge=0, lt=MAX_NODES)]
-    gpus: Annotated[int, Field(ge=1, le=64)] | None = None
+    gpus: Annotated[int, Field(ge=0, le=64)] | None = None
     entity: Text | None = None
 
     @property
@@ -102,6 +102,7 @@ class Registry(Table):
 class LaunchConfig(Table):
     ssh_user: str = ""
     ssh_key_path: str = ""
+    ssh_silence_s: Annotated[int, Field(ge=1, le=3600)] = 60  # a node without a word for so long is unreachable
     known_hosts: Text = "known_hosts"  # pinned host keys, beside the file
     state_dir: Text = "launches"
     hf_cache_dir: Text = "~/.cache/huggingface"
@@ -160,10 +161,9 @@ class Loaded:
         """A path that the configuration names, relative to the main file. `~` is left to the node it is of."""
         return self.base / name
 
-    @property
-    def unused(self) -> list[str]:
-        """Keys that are read by plug-ins alone."""
-        return [name for name in PLUGIN_TABLES if getattr(self.config, name) is not None]
+    def unused(self, read: Collection[str] = ()) -> list[str]:
+        """Keys that are read by plug-ins alone, and by none of those that `read` tables."""
+        return [name for name in PLUGIN_TABLES if name not in read and getattr(self.config, name) is not None]
 
 
 def find_config(given: Path | None, here: Path, user: Path) -> Path | None:

@@ -7,6 +7,8 @@ the run is closed only where every node was seen to be free of it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +17,8 @@ from mesh.errors import LaunchError, NodeFailed, NodeUnreachable, RanksDiffer
 from mesh.launch.commands import (
     Step,
     at_home,
+    composed_folder,
+    container_name,
     inherited_step,
     log_path,
     placeholder_step,
@@ -24,15 +28,24 @@ from mesh.launch.commands import (
 from mesh.launch.comparing import check_ranks
 from mesh.launch.config import LaunchConfig
 from mesh.launch.effective import effective_findings, log_command
-from mesh.launch.looking import marked_step, port_step, ready, session_step, tail_step
+from mesh.launch.looking import (
+    container_end,
+    container_state_step,
+    marked_step,
+    port_step,
+    ready,
+    session_step,
+    tail_step,
+)
 from mesh.launch.plan import Options, Plan, make_plan, model_cache
-from mesh.launch.ranks import CACHE_IN_CONTAINER
+from mesh.launch.plugins import NONE, Plugins
+from mesh.launch.ranks import CACHE_IN_CONTAINER, program_of
 from mesh.launch.recipe import RecipeFile
 from mesh.launch.record import LaunchRecord
 from mesh.launch.run_ledger import RunLedger
 from mesh.launch.selection import Chosen
-from mesh.launch.ssh import Done, Hosts
-from mesh.launch.staging import weights_step
+from mesh.launch.ssh import Done, Host, Hosts
+from mesh.launch.staging import composed_weights_step, weights_step
 from mesh.launch.stopping import POLL_S, Deadlines, Target, stop_everywhere
 
 STEP_S = 4 * 3600.0  # a first copy of a large model takes hours
@@ -57,6 +70,7 @@ class Launch:
     options: Options = field(default_factory=Options)
     deadlines: Deadlines = field(default_factory=Deadlines)
     ready_s: float = READY_S
+    plugins: Plugins = NONE
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
@@ -82,6 +96,20 @@ class Launch:
     async def prepare(self) -> Plan:
         """Everything before a start, on all nodes. Raises NodeFailed, RanksDiffer, HostKeyError, LaunchError."""
         self._all_there()
+        try:
+            return await self._prepare()
+        except (LaunchError, asyncio.CancelledError):
+            if self.file.recipe.composed_model is not None:
+                await asyncio.shield(self._uncompose())
+            raise
+
+    async def _uncompose(self) -> None:
+        """What was composed for a run that is not opened: no stop would come by it."""
+        for host in self.hosts.up.values():
+            with contextlib.suppress(NodeUnreachable):
+                await host.run(f"rm -rf {shlex.quote(composed_folder(self.run))}")
+
+    async def _prepare(self) -> Plan:
         plan = self._plan(None, None)
         await self._steps(plan.phases["prepare"], "prepare")
         gid = {name: facts["find the GID index"] for name, facts in self.facts.items() if "find the GID index" in facts}
@@ -97,7 +125,14 @@ class Launch:
 
     def _plan(self, gid: Mapping[str, str] | None, placeholders: Mapping[str, Mapping[str, str]] | None) -> Plan:
         return make_plan(
-            self.config, self.file, self.chosen, run=self.run, options=self.options, gid=gid, placeholders=placeholders
+            self.config,
+            self.file,
+            self.chosen,
+            run=self.run,
+            options=self.options,
+            gid=gid,
+            placeholders=placeholders,
+            plugins=self.plugins,
         )
 
     def _all_there(self) -> None:
@@ -112,8 +147,11 @@ class Launch:
         steps = []
         for rank in plan.ranks:
             if recipe.deploy == "tmux":
-                steps += [inherited_step(rank.node, recipe), program_step(rank.node, recipe, rank.argv)]
-            weights = weights_step(rank.node, recipe, cache, full=self.options.stage == "force")
+                steps += [inherited_step(rank.node, recipe), program_step(rank.node, recipe, [program_of(recipe)])]
+            full = self.options.stage == "force"
+            weights = weights_step(rank.node, recipe, cache, full=full)
+            if recipe.composed_model is not None:
+                weights = composed_weights_step(rank.node, self.run, cache, full=full)
             steps += [] if weights is None else [weights]
             steps += [placeholder_step(rank.node, mount, cache, inside) for mount in recipe.extra_mounts if mount.repo]
         return steps
@@ -238,7 +276,7 @@ class Launch:
         """That the engine of this node ended, with its last words; None where it lives or nobody can say."""
         host = self.hosts.up[name]
         if self.file.recipe.deploy == "docker":
-            return None  # its end shows in the marker and the log; there is no pane to ask
+            return await self._container_died(host)
         pane = await host.run(session_step(name, self.run).command)
         words = pane.out.split()
         if pane.status != 0 or len(words) < 2 or words[1] != "1":
@@ -248,6 +286,15 @@ class Launch:
         status, _, signal = (words[2] if len(words) > 2 else ",").partition(",")
         how = f"signal {signal}" if signal else f"status {status or 'unknown'}"
         return f"the engine ended ({how}): {log.last}"
+
+    async def _container_died(self, host: Host) -> str | None:
+        rank = next(n for n, node in enumerate(self.chosen.nodes) if node.name == host.node.name)
+        name = container_name(self.file.name, rank)
+        how = container_end(await host.run(container_state_step(host.node.name, name).command))
+        if how is None:
+            return None
+        log = await host.run(f"docker logs --tail 20 {shlex.quote(name)} 2>&1")
+        return f"{how}: {log.last}"
 
     async def _give_up(self, how: str, why: str) -> None:
         self.note(f"stopping again: {why}")

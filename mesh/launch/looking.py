@@ -73,6 +73,34 @@ def containers_step(node: str, run: str) -> Step:
     )
 
 
+def container_pids_step(node: str, run: str) -> Step:
+    """Prints the process ids in the run's containers, which root's environment hides from whoever is not root."""
+    ids = f"docker ps -q --filter label={LABEL}={shlex.quote(run)}"
+    return Step(
+        node,
+        "processes in containers",
+        f'command -v docker >/dev/null || exit 127; for c in $({ids}); do docker top "$c" -eo pid 2>/dev/null | '
+        "grep -E '^ *[0-9]+ *$'; done; true",
+    )
+
+
+def container_state_step(node: str, name: str) -> Step:
+    """Prints a container's state, exit status and whether it was ended for memory."""
+    form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
+    return Step(node, "container", f"docker inspect --format {shlex.quote(form)} {shlex.quote(name)}")
+
+
+def container_end(done: Done) -> str | None:
+    """How a container ended, of what `container_state_step` printed; None where it lives, or nobody can say."""
+    words = done.out.split()
+    if done.status not in (0, None) and "no such" in done.err.lower():
+        return "its container is gone"
+    if done.status != 0 or len(words) < 2 or words[0] not in ("exited", "dead"):
+        return None
+    memory = ", for want of memory" if words[2:] == ["true"] else ""
+    return f"its container ended (status {words[1]}{memory})"
+
+
 def gpu_step(node: str) -> Step:
     """Prints the ids of processes that hold memory of a GPU; `none` where the node has no tool that knows."""
     return Step(
@@ -196,15 +224,22 @@ class Seen:
         }
 
 
-async def look(host: Host, run: str, port: int, *, head: bool) -> Seen:
-    """All looks at one node. Raises NodeUnreachable."""
+async def look(host: Host, run: str, port: int, *, head: bool, deploy: str = "tmux") -> Seen:
+    """All looks at one node. In docker, containers that run are its processes: their environment may not be readable
+    from outside. Raises NodeUnreachable."""
     marked = await host.run(marked_step(host.node.name, run).command)
     taken = await host.run(port_step(host.node.name, port).command)
     process: Life = "unknown" if not could_look(marked) else "alive" if marked.out.strip() else "dead"
+    if deploy == "docker":
+        there = await host.run(containers_step(host.node.name, run).command)
+        running = [line for line in there.out.splitlines() if line.split()[1:] in (["running"], ["paused"])]
+        process = "unknown" if there.status != 0 else "alive" if running else "dead"
+        marked = there if process == "unknown" else Done(0, "".join(f"{line}\n" for line in running), "")
     listens: Life = "unknown" if not could_look(taken) else "alive" if taken.out.strip() == "taken" else "dead"
     models = await models_at(host, port) if head and listens == "alive" else None
     count = len(marked.out.split("\n")) - 1
-    detail = f"{count} processes of the run, port {port} {'taken' if listens == 'alive' else 'free'}"
+    what = "containers" if deploy == "docker" else "processes"
+    detail = f"{count} {what} of the run, port {port} {'taken' if listens == 'alive' else 'free'}"
     if process == "unknown" or listens == "unknown":
         detail = f"could not check: {marked.last if process == 'unknown' else taken.last}"
     return Seen(host.node.name, process, listens, None if models is None else ", ".join(models), detail)

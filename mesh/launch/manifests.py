@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mesh.launch.finding import Finding, error, note, warning
-from mesh.launch.validate import image_tag
+from mesh.launch.image_names import image_tag
 from mesh.launch.views import View, command_settings, compose_views, engine_words
 
 # Where an engine listens when it is not told.

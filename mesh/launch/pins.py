@@ -18,7 +18,7 @@ from typing import Any
 
 from mesh.errors import LaunchError, NotFound, UsageError
 from mesh.identity.files import open_regular
-from mesh.launch.validate import image_tag
+from mesh.launch.image_names import image_tag
 
 HUB = "https://huggingface.co"
 MAX_ANSWER_BYTES = 16 << 20

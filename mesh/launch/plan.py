@@ -10,6 +10,7 @@ from typing import Any
 from mesh.errors import UsageError
 from mesh.launch.commands import (
     Step,
+    built_step,
     clear_steps,
     compose_steps,
     docker_run,
@@ -23,6 +24,9 @@ from mesh.launch.commands import (
     venv_steps,
 )
 from mesh.launch.config import LaunchConfig
+from mesh.launch.image_names import has_registry
+from mesh.launch.images import context_of, is_built
+from mesh.launch.plugins import NONE, Plugins
 from mesh.launch.ranks import Rank, ranks_of
 from mesh.launch.recipe import RecipeFile
 from mesh.launch.selection import Chosen
@@ -101,11 +105,13 @@ def make_plan(
     options: Options = Options(),
     gid: Mapping[str, str] | None = None,
     placeholders: Mapping[str, Mapping[str, str]] | None = None,
+    plugins: Plugins = NONE,
 ) -> Plan:
     """`gid` and `placeholders` are what was found on the nodes, None in a dry run. Raises UsageError for a recipe that
     cannot be launched so."""
     recipe = file.recipe
-    image = recipe.image if recipe.deploy == "docker" else None
+    built = context_of(file) if is_built(file) else None
+    image = built.ref if built is not None else recipe.image if recipe.deploy == "docker" else None
     if recipe.deploy == "docker" and image is None:
         raise UsageError(f"recipe {file.name}: docker_image: missing, and deploy is docker")
     cache = model_cache(config, file, options)
@@ -125,7 +131,12 @@ def make_plan(
     for rank in ranks:
         node = rank.node
         if image is not None:
-            phases["prepare"] += [pull_step(node, image), image_step(node, image)]
+            phases["prepare"] += [
+                pull_step(node, image)
+                if built is None
+                else built_step(node, image, built.checksum, pull=has_registry(image)),
+                image_step(node, image),
+            ]
         elif recipe.deploy == "tmux":
             phases["prepare"] += venv_steps(node, recipe, script)
         if len(ranks) > 1 and nccl is not None and not nccl.ib_disable and nccl.ib_gid_index is None:
@@ -135,6 +146,9 @@ def make_plan(
                 if block.min_free is not None:
                     phases["stage"].append(free_space_step(node, block.dst, block.min_free))
             phases["stage"] += mirror_steps(node, config, file, options.mirror, force=options.stage == "force")
+            for block in recipe.staging:
+                if block.kind != "hub-mirror":
+                    phases["stage"] += plugins.staging_steps(file, block, rank, len(ranks), chosen.tensor_parallel_size)
         if recipe.composed_model is not None:
             phases["stage"] += compose_steps(node, recipe.composed_model, run, cache)
         if options.clear:
@@ -142,7 +156,17 @@ def make_plan(
         phases["hooks"] += hook_steps(node, "before_serve", config.hooks_for(chosen.cluster.name) + recipe.before_serve)
         if image is not None:
             phases["start"].append(
-                docker_run(config, recipe, rank, run=run, image=image, nodes=len(ranks), cache=cache, name=file.name)
+                docker_run(
+                    config,
+                    recipe,
+                    rank,
+                    run=run,
+                    image=image,
+                    nodes=len(ranks),
+                    cache=cache,
+                    name=file.name,
+                    fabric=nccl is not None and not nccl.ib_disable,
+                )
             )
         else:
             phases["start"].append(tmux_start(recipe, rank, run=run))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -65,14 +66,8 @@ def ranks_of(
             *_engine_flags(recipe, chosen, rank, model, config, record),
             *recipe.args,
         ]
-        if recipe.distributed_backend == "ray" and len(chosen.nodes) > 1 and rank:
-            argv = [
-                "ray",
-                "start",
-                f"--address={chosen.master_ip}:{RAY_PORT}",
-                f"--node-ip-address={node.fabric_ip}",
-                "--block",
-            ]
+        if recipe.distributed_backend == "ray" and len(chosen.nodes) > 1:
+            argv = _with_ray(argv, chosen.master_ip, node, head=rank == 0)
         env = _environment(config, recipe, chosen, rank, nccl, (gid or {}).get(node.name, AUTO_GID))
         ranks.append(
             Rank(
@@ -83,6 +78,19 @@ def ranks_of(
             )
         )
     return ranks
+
+
+def _with_ray(argv: list[str], master: str, node: Node, *, head: bool) -> list[str]:
+    """The engine runs beside Ray's head, which it starts; the other nodes join and wait for work."""
+    if not head:
+        return ["ray", "start", f"--address={master}:{RAY_PORT}", f"--node-ip-address={node.fabric_ip}", "--block"]
+    start = shlex.join(["ray", "start", "--head", f"--port={RAY_PORT}", f"--node-ip-address={node.fabric_ip}"])
+    return ["sh", "-c", f'{start} && exec "$@"', "ray-head", *argv]
+
+
+def program_of(recipe: Recipe) -> str:
+    """What is run on every node, whatever starts it there."""
+    return recipe.entrypoint[0] if recipe.entrypoint else _ENTRYPOINTS[recipe.engine][0]
 
 
 def _fill(text: str, placeholders: Mapping[str, str] | None) -> str:
@@ -158,6 +166,8 @@ def _environment(
     env: dict[str, str] = {}
     if recipe.engine in ("vllm", "sglang"):
         env |= {"OMP_NUM_THREADS": "4", "NCCL_DEBUG": "WARN"}
+        if recipe.deploy == "tmux":
+            env |= {"SPT_NOENV": "1"}  # their workers rename themselves, over the marker by which a stop finds them
         if rank == 0:
             env |= {"TERM": "xterm-256color"} | ({"VLLM_LOGGING_COLOR": "1"} if recipe.engine == "vllm" else {})
         if len(chosen.nodes) > 1:

@@ -29,7 +29,15 @@ EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=2
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 FileHash = Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64}|git-sha1:[0-9a-f]{40})$")]
 ImageDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-PathPattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?._/-]+$", max_length=512)]
+
+
+def _within(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ValueError(f"{path!r} leads out of the folder")
+    return path
+
+
+PathPattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?._/-]+$", max_length=512), AfterValidator(_within)]
 
 _SHELL_LINE = re.compile(r"\s*(#|$)")
 

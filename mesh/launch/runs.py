@@ -49,7 +49,10 @@ async def status_of(run: Run, login: Login) -> Status:
     expected = str(run.opened["model"])
     async with Hosts(login, target.nodes) as hosts:
         looked = await asyncio.gather(
-            *(look(host, run.id, target.port, head=name == target.nodes[0].name) for name, host in hosts.up.items()),
+            *(
+                look(host, run.id, target.port, head=name == target.nodes[0].name, deploy=target.deploy)
+                for name, host in hosts.up.items()
+            ),
             return_exceptions=True,
         )
         seen = [one for one in looked if isinstance(one, Seen)]
@@ -86,6 +89,8 @@ def _state(run: Run, seen: list[Seen], lost: list[str], expected: str, target: T
         return "starting", "its processes live, and no model answers yet" if run.phase == "starting" else (
             "its processes live, and no model answers: a long prefill, or a start"
         )
+    if run.phase == "starting":  # a list of models is no sign of it: servers give one while they warm up
+        return "starting", f"lists {expected}, and was not seen to complete anything"
     return "up", f"serves {expected}"
 
 

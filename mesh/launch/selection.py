@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from mesh.errors import UsageError
+from mesh.errors import LaunchError, UsageError
 from mesh.launch.config import Cluster, LaunchConfig, Node
 from mesh.launch.recipe import Recipe
 
@@ -42,7 +42,8 @@ class Chosen:
 def choose(
     config: LaunchConfig, recipe: Recipe, wish: Wish, *, occupied: Collection[str] = (), down: Collection[str] = ()
 ) -> Chosen:
-    """`occupied` and `down` are names of nodes. Raises UsageError saying why no nodes can be had."""
+    """`occupied` and `down` are names of nodes, or map them to why. Raises UsageError for a wish that no cluster can
+    meet, LaunchError where nodes are occupied or down."""
     if not config.clusters:
         raise UsageError("no cluster in the configuration: add [[clusters]] or cluster_sources")
     solo = recipe.solo if wish.solo is None else wish.solo
@@ -97,9 +98,10 @@ def _automatic(
         and (not many or cluster.name in config.nccl)
     ]
     if not fitting:
+        lost = _lost([node for cluster in config.clusters for node in cluster.by_rank], wish, occupied, down)
         asked = "all their nodes" if wanted is None else f"{wanted} nodes" if wanted > 1 else "a node"
         with_nccl = " and an [nccl] table" if many else ""
-        raise UsageError(f"cluster auto: none has {asked} free{with_nccl}")
+        raise (LaunchError if lost else UsageError)(f"cluster auto: none has {asked} free{with_nccl}{lost}")
     return min(fitting, key=lambda cluster: (len(cluster.nodes), cluster.name))
 
 
@@ -108,7 +110,8 @@ def _solo(config: LaunchConfig, recipe: Recipe, wish: Wish, occupied: Collection
     for cluster in clusters:
         for node in _free(cluster.by_rank, wish, occupied, down):
             return Chosen(cluster, (node,), recipe.tensor_parallel_size)
-    raise UsageError("--solo: no node of " + ", ".join(cluster.name for cluster in clusters) + " is free")
+    lost = _lost([node for cluster in clusters for node in cluster.by_rank], wish, occupied, down)
+    raise LaunchError("--solo: no node of " + ", ".join(cluster.name for cluster in clusters) + f" is free{lost}")
 
 
 def _of(
@@ -117,10 +120,22 @@ def _of(
     free = _free(cluster.by_rank, wish, occupied, down)
     count = wanted or len(cluster.nodes)
     if len(free) < count:
-        lost = [node.name for node in cluster.by_rank if node not in free]
-        why = f", {', '.join(lost)} being down or occupied" if lost else ""
-        raise UsageError(f"cluster {cluster.name}: {count} nodes wanted, {len(free)} of {len(cluster.nodes)} free{why}")
+        lost = _lost(cluster.by_rank, wish, occupied, down)
+        raise (LaunchError if lost else UsageError)(
+            f"cluster {cluster.name}: {count} nodes wanted, {len(free)} of {len(cluster.nodes)} free{lost}"
+        )
     return Chosen(cluster, tuple(free[:count]), _scaled(recipe, wish, count))
+
+
+def _lost(nodes: Sequence[Node], wish: Wish, occupied: Collection[str], down: Collection[str]) -> str:
+    """Which nodes cannot be had, each with why where that is known."""
+    free = _free(nodes, wish, occupied, down)
+    names = list(dict.fromkeys(node.name for node in nodes if node not in free))
+    told = []
+    for name in names:
+        reasons = down if name in down else occupied
+        told.append(f"{name} ({reasons[name]})" if isinstance(reasons, Mapping) else name)
+    return f", {', '.join(told)} being down or occupied" if told else ""
 
 
 def _scaled(recipe: Recipe, wish: Wish, count: int) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -19,9 +19,11 @@ from mesh.errors import HostKeyError, LaunchError, NodeUnreachable, UsageError
 from mesh.launch.config import Node
 
 CONNECT_S = 15.0
+SILENCE_S = 60.0
 COMMAND_S = 60.0
 MAX_SESSIONS = 8  # sshd's own limit is 10 for a connection
 MAX_OUTPUT_CHARS = 1 << 20
+MAX_LINE_CHARS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,13 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """`known_hosts` is the text of a file with pinned keys. Raises nothing by itself."""
+    """`known_hosts` is the text of a file with pinned keys, `silence_s` after how many seconds without a word a node
+    counts as unreachable. Raises nothing by itself."""
 
     user: str
     key: Path
     known_hosts: str
+    silence_s: float = SILENCE_S
 
 
 @dataclass(slots=True)
@@ -73,6 +77,43 @@ class Host:
             raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
         return Done(done.exit_status if done.exit_signal is None else None, _text(done.stdout), _text(done.stderr))
 
+    async def feed(self, command: str, data: bytes, *, timeout_s: float = COMMAND_S) -> Done:
+        """Run a command of POSIX sh that reads `data`. Raises NodeUnreachable."""
+        import asyncssh
+
+        try:
+            async with self._sessions, asyncio.timeout(timeout_s):
+                done = await self.connection.run(
+                    f"exec sh -c {shlex.quote(command)}", check=False, input=data, encoding=None
+                )
+        except TimeoutError:
+            raise NodeUnreachable(f"node {self.node.name}: no end of a command within {timeout_s:g} s") from None
+        except (asyncssh.Error, OSError) as e:
+            raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
+        return Done(done.exit_status if done.exit_signal is None else None, _text(done.stdout), _text(done.stderr))
+
+    async def lines(self, command: str) -> AsyncIterator[str]:
+        """What a command prints, a line at a time as it comes, errors among it; a line without an end is cut at
+        MAX_LINE_CHARS. Whoever stops reading ends the session. Raises NodeUnreachable where the connection goes."""
+        import asyncssh
+
+        try:
+            async with self._sessions, self.connection.create_process(
+                f"exec sh -c {shlex.quote(command)}", stdin=asyncssh.DEVNULL, stderr=asyncssh.STDOUT, errors="replace"
+            ) as process:  # fmt: skip
+                rest = ""
+                while chunk := await process.stdout.read(MAX_LINE_CHARS):
+                    *whole, rest = (rest + chunk).split("\n")
+                    for line in whole:
+                        yield line
+                    while len(rest) >= MAX_LINE_CHARS:
+                        yield rest[:MAX_LINE_CHARS]
+                        rest = rest[MAX_LINE_CHARS:]
+                if rest:
+                    yield rest
+        except (asyncssh.Error, OSError) as e:
+            raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
+
     async def open(self, port: int, *, host: str = "127.0.0.1") -> tuple[Any, Any]:
         """A byte stream to a port of the node, through the connection. Raises ConnectionRefusedError where nobody
         listens, NodeUnreachable where the connection is gone."""
@@ -81,10 +122,12 @@ class Host:
         try:
             reader, writer = await self.connection.open_connection(host, port, encoding=None)
         except asyncssh.ChannelOpenError as e:
+            if self.connection.is_closed():  # no channel opens, and that says nothing of the port
+                raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
             raise ConnectionRefusedError(f"{self.node.name} port {port}: {_reason(e)}") from None
         except (asyncssh.Error, OSError) as e:
             raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
-        return reader, writer
+        return _Reader(self.node.name, reader), writer
 
     async def close(self) -> None:
         self.connection.abort()
@@ -92,8 +135,27 @@ class Host:
             await self.connection.wait_closed()
 
 
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A reader of a stream of asyncssh, whose end by a lost connection is the node's."""
+
+    node: str
+    reader: Any
+
+    async def read(self, size: int) -> bytes:
+        """Nothing at the end. Raises NodeUnreachable where the connection is gone."""
+        import asyncssh
+
+        try:
+            data: bytes = await self.reader.read(size)
+        except (asyncssh.Error, OSError) as e:
+            raise NodeUnreachable(f"node {self.node}: the connection went: {_reason(e)}") from None
+        return data
+
+
 async def connect(node: Node, login: Login, *, timeout_s: float = CONNECT_S) -> Host:
     """Raises HostKeyError, NodeUnreachable, UsageError for a login that says too little."""
+    timeout_s = min(timeout_s, login.silence_s)
     try:
         import asyncssh
     except ImportError:
@@ -110,7 +172,7 @@ async def connect(node: Node, login: Login, *, timeout_s: float = CONNECT_S) -> 
         async with asyncio.timeout(timeout_s):
             connection = await asyncssh.connect(
                 node.ssh_ip, node.ssh_port, username=login.user, client_keys=keys, config=None, agent_path=None,
-                known_hosts=trusted, keepalive_interval=15, keepalive_count_max=4,
+                known_hosts=trusted, keepalive_interval=login.silence_s / 4, keepalive_count_max=3,
             )  # fmt: skip
     except asyncssh.HostKeyNotVerifiable as e:
         raise HostKeyError(
@@ -124,6 +186,12 @@ async def connect(node: Node, login: Login, *, timeout_s: float = CONNECT_S) -> 
     except (asyncssh.Error, OSError) as e:
         raise NodeUnreachable(f"node {node.name}: {_address(node)}: {_reason(e)}") from None
     return Host(node, connection)
+
+
+def pinned_keys(node: Node, text: str) -> list[str]:
+    """The keys (`type base64`) that are pinned for a node. Raises HostKeyError where there is none."""
+    words = [line.split() for line in _pinned(node, text).splitlines()]
+    return [" ".join(line[1:3]) for line in words if not line[0].startswith("@")]
 
 
 def _pinned(node: Node, text: str) -> str:
@@ -172,6 +240,13 @@ class Hosts:
         self._login, self._nodes = login, list(nodes)
         self.up: dict[str, Host] = {}
         self.down: dict[str, LaunchError] = {}
+
+    def of(self, nodes: Iterable[Node]) -> Hosts:
+        """The same connections, of these nodes alone. Whoever opened them closes them."""
+        some = Hosts(self._login, nodes)
+        some.up = {node.name: self.up[node.name] for node in some._nodes if node.name in self.up}
+        some.down = {node.name: self.down[node.name] for node in some._nodes if node.name in self.down}
+        return some
 
     async def __aenter__(self) -> Self:
         ends = await asyncio.gather(*(connect(node, self._login) for node in self._nodes), return_exceptions=True)

@@ -8,9 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mesh.errors import NodeUnreachable
-from mesh.launch.commands import LABEL, SESSION, composed_folder, socket_name
+from mesh.launch.commands import LABEL, SESSION, at_home, composed_folder, socket_name, stopped_path
 from mesh.launch.config import Node
-from mesh.launch.looking import containers_step, could_look, gpu_step, marked_step, port_step, session_step, with_marker
+from mesh.launch.looking import (
+    container_pids_step,
+    containers_step,
+    could_look,
+    gpu_step,
+    marked_step,
+    port_step,
+    session_step,
+    with_marker,
+)
 from mesh.launch.ssh import Host, Hosts
 
 POLL_S = 0.25
@@ -47,7 +56,8 @@ def end_command(run: str, deploy: str, drain_s: float) -> str:
         ids = f"docker ps -q --filter label={LABEL}={shlex.quote(run)}"
         return f'for c in $({ids}); do docker stop -t {int(drain_s)} "$c" >/dev/null; done'
     pane = f"tmux -L {shlex.quote(socket_name(run))} list-panes -t {SESSION} -F '#{{pane_pid}}' 2>/dev/null"
-    return f'for p in $({pane}); do kill -TERM "$p" 2>/dev/null; done; true'
+    late = f"mkdir -p {at_home(f'~/.mesh/{run}')} && : >{at_home(stopped_path(run))}"
+    return f'{late}; for p in $({pane}); do kill -TERM "$p" 2>/dev/null; done; true'
 
 
 def clean_command(run: str, deploy: str) -> str:
@@ -80,6 +90,8 @@ async def _stop(
     name, run = host.node.name, target.run
     try:
         was = set((await host.run(marked_step(name, run).command)).out.split()[::2])
+        if target.deploy == "docker":
+            was |= set((await host.run(container_pids_step(name, run).command)).out.split())
         await host.run(end_command(run, target.deploy, deadlines.drain_s), timeout_s=deadlines.drain_s + 60)
         if not await _gone(host, run, deadlines.drain_s):
             note(f"{name}: not gone {deadlines.drain_s:g} s after TERM: the rest of the run is swept")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from mesh.errors import MovingReference
+from mesh.errors import MovingReference, UsageError
 from mesh.identity.fields import check_pin
 from mesh.launch.config import DEFAULT_PORT
 from mesh.launch.finding import Finding, advisory, error, note, warning
+from mesh.launch.image_names import IMAGES_DIR, image_name, image_tag
+from mesh.launch.images import context_of, images_root, is_built
 from mesh.launch.levers import lever_findings
-from mesh.launch.recipe import Hook, Recipe, RecipeFile, without_tag
+from mesh.launch.recipe import Hook, Recipe, RecipeFile
 from mesh.launch.scripts import SCRIPTS
 
-IMAGES_DIR = "docker-images"
 _EXEMPT_IMAGES = ("alpine",)  # of tests: serves nothing
 _IMAGE_IN_TEXT = re.compile(r"(?<![\w./@-])((?:[a-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9._/-]+):([A-Za-z0-9_][\w.-]{0,127})")
 _PLACEHOLDER = re.compile(r"\A<[^<>]+>\Z|\A(your|changeme|replace)[-_ ]", re.IGNORECASE)
@@ -25,21 +25,22 @@ _ALLOWED_MOUNT = re.compile(r"\{\{([A-Za-z0-9_]+)\}\}")
 @dataclass(frozen=True, slots=True)
 class Rules:
     """`default_port` is the one port of all recipes; `models_float` turns the rule for model pins round, as launchers
-    do whose recipes follow a model's newest revision."""
+    do whose recipes follow a model's newest revision. `staging` are the kinds that plug-ins make."""
 
     default_port: int = DEFAULT_PORT
     models_float: bool = False
+    staging: frozenset[str] = frozenset()
 
 
 def validate(file: RecipeFile, rules: Rules = Rules()) -> list[Finding]:
     """Every finding; of an archived recipe none is an error."""
     recipe = file.recipe
     findings = [
-        *_image(recipe, file.path),
+        *_image(file),
         *_comments(file),
         *_model(recipe, rules),
         *_nodes(recipe),
-        *_deploy(recipe),
+        *_deploy(recipe, rules),
         *_scripts(recipe),
         *_mounts(recipe),
         *_secrets(recipe),
@@ -84,17 +85,8 @@ def derived_levers(recipe: Recipe, default_port: int) -> Mapping[str, str]:
     return derived
 
 
-def image_name(image: str) -> str:
-    """Without registry path, tag and digest."""
-    return without_tag(image.partition("@")[0], force=True).rpartition("/")[2]
-
-
-def image_tag(image: str) -> str | None:
-    _, colon, tag = image.partition("@")[0].rpartition("/")[2].partition(":")
-    return tag if colon else None
-
-
-def _image(recipe: Recipe, path: Path) -> list[Finding]:
+def _image(file: RecipeFile) -> list[Finding]:
+    recipe = file.recipe
     if recipe.deploy == "tmux":
         if recipe.docker_image is not None:
             return [warning("unused", "docker_image", "deploy is tmux, which runs no image")]
@@ -102,6 +94,8 @@ def _image(recipe: Recipe, path: Path) -> list[Finding]:
     image = recipe.docker_image
     if image is None:
         return [error("image-missing", "docker_image", "missing, and deploy is docker")]
+    if is_built(file):
+        return _built(file)
     findings = []
     if image_name(image) not in _EXEMPT_IMAGES:
         tag, digest = image_tag(image), image.partition("@")[2] or None
@@ -119,13 +113,21 @@ def _image(recipe: Recipe, path: Path) -> list[Finding]:
             findings.append(
                 warning("image-drift", "pins.image", f"{recipe.pins.image}, docker_image says {digest}, which wins")
             )
-    if recipe.docker_image_dir is not None:
-        root = path.parent.parent.parent if path.name == "recipe.toml" else path.parent
-        if not (root / IMAGES_DIR / recipe.docker_image_dir).is_dir():
-            findings.append(
-                error("image-dir", "docker_image_dir", f"{recipe.docker_image_dir}: no such folder in {IMAGES_DIR}")
-            )
+    if recipe.docker_image_dir is not None and not (images_root(file) / recipe.docker_image_dir).is_dir():
+        findings.append(
+            error("image-dir", "docker_image_dir", f"{recipe.docker_image_dir}: no such folder in {IMAGES_DIR}")
+        )
     return findings
+
+
+def _built(file: RecipeFile) -> list[Finding]:
+    """An image of our own is pinned by what it is built from: each node's is held to the checksum at launch."""
+    try:
+        context = context_of(file)
+    except UsageError as e:
+        return [error("image-build", "docker_image", str(e))]
+    return [note("image-built", "docker_image", f"{context.ref}: built from {context.folder.name}, checksum "
+                 f"{context.checksum}")]  # fmt: skip
 
 
 def _comments(file: RecipeFile) -> list[Finding]:
@@ -197,7 +199,7 @@ def _nodes(recipe: Recipe) -> list[Finding]:
     return findings
 
 
-def _deploy(recipe: Recipe) -> list[Finding]:
+def _deploy(recipe: Recipe, rules: Rules) -> list[Finding]:
     findings = []
     if recipe.deploy == "tmux":
         for name, there in (
@@ -213,6 +215,12 @@ def _deploy(recipe: Recipe) -> list[Finding]:
         if recipe.venv is None and (recipe.venv_setup or recipe.venv_setup_script):
             findings.append(error("venv-missing", "venv", "missing, and there is a set-up for it"))
     else:
+        if recipe.local_model and recipe.engine != "mesh" and not recipe.model.startswith("/"):
+            findings.append(
+                error(
+                    "model-path", "model", f"{recipe.model}: is mounted where it is, so it has to be an absolute path"
+                )
+            )
         for name in ("venv", "venv_setup", "venv_setup_script"):
             if getattr(recipe, name):
                 findings.append(warning("unused", name, "deploy is docker, whose image has its own Python"))
@@ -221,8 +229,8 @@ def _deploy(recipe: Recipe) -> list[Finding]:
     if recipe.mods.commands and not recipe.entrypoint:
         findings.append(error("entrypoint-missing", "entrypoint", "missing, and [mods] runs before it"))
     for block in recipe.staging:
-        if block.kind == "sparse-rows":
-            findings.append(error("plug-in", "staging", "sparse-rows is a plug-in's, and none is there"))
+        if block.kind != "hub-mirror" and block.kind not in rules.staging:
+            findings.append(error("plug-in", "staging", f"{block.kind} is a plug-in's, and none is there"))
     return findings
 
 

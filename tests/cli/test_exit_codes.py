@@ -289,6 +289,16 @@ serve --config unknown.toml --threads 2                               | 2  | --t
 launch                                                                | 2  | ACTION
 launch validate none                                                  | 2  | recipe 'none'
 launch config                                                         | 0  |
+launch runs                                                           | 0  |
+launch runs none                                                      | 3  | recipe none: never launched from here
+launch logs none                                                      | 3  | recipe none: never launched from here
+launch bench none                                                     | 3  | recipe none: never launched from here
+launch health                                                         | 2  | no cluster in the configuration
+launch doctor                                                         | 2  | no cluster in the configuration
+launch exec true                                                      | 2  | no cluster in the configuration
+launch web                                                            | 2  | no cluster in the configuration
+launch report none                                                    | 2  | recipe 'none'
+launch report none.manifest.json                                      | 3  | none.manifest.json: no such file
 
 runtime                                                               | 2  | ACTION
 runtime validate none                                                 | 3  | none: no such file or directory

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.errors import UsageError
+from mesh.errors import LaunchError, UsageError
 from mesh.launch.plan import PHASES, Options, Plan, make_plan
 from mesh.launch.ranks import comparable_argv, comparable_environment
 from mesh.launch.selection import Wish, choose
@@ -47,7 +47,7 @@ def test_occupied_nodes_are_passed_over_unless_forced_and_down_ones_always() -> 
     assert names(Wish("auto"), occupied=["a"]) == ["c", "d"]
     assert names(Wish(solo=True), occupied=["a"], down=["b"]) == ["c"]
     assert names(Wish("2nodes", force=True), occupied=["a", "b"]) == ["a", "b"]
-    with pytest.raises(UsageError, match="2 nodes wanted, 1 of 2 free, a being down or occupied"):
+    with pytest.raises(LaunchError, match="2 nodes wanted, 1 of 2 free, a being down or occupied"):
         names(Wish("2nodes", force=True), down=["a"])
 
 
@@ -167,7 +167,7 @@ def test_mods_run_before_the_engine_in_its_container() -> None:
     words = shlex.split(command.replace('"$HOME"', "~"))
     script = words[words.index("-c") + 1]
     assert words[words.index("--entrypoint") + 1] == "sh"
-    assert script.startswith("{ a\n} && { b\n} || echo mods: failed >&2 && exec vllm serve org/model")
+    assert script.startswith("{ a\n} && { { b\n} || echo mods: failed >&2; } && exec vllm serve org/model")
 
 
 def test_every_phase_is_printed_in_order_and_hooks_keep_theirs() -> None:
@@ -211,3 +211,10 @@ def test_tmux_start_holds_the_environment_and_the_marker(tmp_path: Path) -> None
     body = shlex.split(command)[shlex.split(command).index("-c") + 1]
     assert body.startswith('. "$HOME"/v/bin/activate && exec env -i HOME="$HOME" PATH="$PATH" ')
     assert " 'A=b c' MESH_RUN=r1 llama-server " in body
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_engines_whose_workers_rename_themselves_leave_the_marker_of_the_run_alone(engine: str) -> None:
+    text = f'engine = "{engine}"\ndeploy = "tmux"\nmodel = "org/model"\ntensor_parallel_size = 2\n'
+    plan = planned(text, Wish("2nodes"))
+    assert [rank.environment.get("SPT_NOENV") for rank in plan.ranks] == ["1", "1"]

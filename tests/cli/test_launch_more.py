@@ -1,0 +1,74 @@
+"""`mesh launch`: images, plug-ins, dry runs and the configuration file, as far as no node is needed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mesh.launch.plugins import GROUP
+from tests.cli.conftest import Mesh
+from tests.launch.recipes import CLUSTERS, PINNED
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a configuration and the recipe good."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    (tmp_path / "launch.toml").write_text(CLUSTERS)
+    (tmp_path / "recipes" / "good").mkdir(parents=True)
+    (tmp_path / "recipes" / "good" / "recipe.toml").write_text(PINNED)
+    return tmp_path
+
+
+@pytest.fixture
+def lab(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    info = here / "site" / "lab_plugin-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-plugin\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\nlab = tests.launch.lab_plugin:Lab\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(here / "site")])
+    (here / "launch.toml").write_text(
+        f'[home_assistant]\nfolder = "{here}"\n[[clusters]]\nname = "lab"\n'
+        'nodes = [{ name = "a", ssh_ip = "10.0.0.1", rank = 0, entity = "plug.a" }]\n'
+    )
+    return here
+
+
+def test_plug_ins_are_listed_and_power_wants_the_name_once_more(mesh: Mesh, lab: Path) -> None:
+    assert mesh("launch", "plugins").out == "lab: [home_assistant], staging sparse-rows, power\n"
+    assert "plug-ins alone" not in mesh("launch", "config").err
+    assert mesh("launch", "power", "off", "lab", "--dry-run").out == "lab: plug.a off\n"
+    result = mesh("launch", "power", "off", "lab")
+    assert result.code == 2
+    assert "it may be serving: --confirm lab does it" in result.err
+    assert not (lab / "plug.a").exists()
+    assert mesh("launch", "power", "off", "lab", "--confirm", "lab", "--json").json["steps"] == ["lab: plug.a off"]
+    assert (lab / "plug.a").read_text() == "off"
+
+
+def test_without_plug_ins_what_is_for_them_is_said(mesh: Mesh, here: Path) -> None:
+    assert mesh("launch", "plugins", "--json").json["plugins"] == []
+    assert mesh("launch", "power", "on", "2nodes", "--dry-run").code == 2
+    (here / "launch.toml").write_text(CLUSTERS + "[mikrotik]\nx = 1\n")
+    assert "mikrotik: read by plug-ins alone, and none is there" in mesh("launch", "config").err
+
+
+def test_image_is_shown_and_built_on_paper(mesh: Mesh, here: Path) -> None:
+    folder = here / "docker-images" / "good"
+    folder.mkdir(parents=True)
+    (folder / "Dockerfile").write_text("FROM base\nARG TORCH\n")
+    (folder / "versions.env").write_text("TORCH=2.10\n")
+    shown = mesh("launch", "image", "show", "good")
+    assert "TORCH = '2.10'  # versions.env" in shown.out
+    checksum = mesh("launch", "image", "show", "good", "--json").json["checksum"]
+    dry = mesh("launch", "image", "build", "good", "--node", "a", "--dry-run")
+    assert dry.code == 0
+    assert f"--label mesh.checksum={checksum} --build-arg TORCH=2.10" in dry.out
+    assert mesh("launch", "image", "build", "good", "--dry-run").err.endswith("say which of a, b, c, d, e, f\n")
+    assert "no [registry]" in mesh("launch", "image", "push", "good", "--node", "a").err
+    (here / "known_hosts").write_text("10.0.0.2 ssh-ed25519 AAAA\n")
+    copied = mesh("launch", "image", "copy", "good", "--node", "a", "--dry-run").err
+    assert "named by its digest alone, by which each node pulls it itself" in copied
