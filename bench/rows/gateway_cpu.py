@@ -26,13 +26,15 @@ _FEWER = 5  # rounds where a round takes LiteLLM half a minute
 
 # Shares of the gateway's CPU time in samples of its stacks, 64 at once.
 _PLAIN_LIMIT = (
-    "about a fifth is aiohttp's server, which the proxy has too; 15 % the ledger's thread (two durable writes and a"
-    " signature); a tenth each a request to /tokenize, which the proxy does not make, one to /v1/completions, and"
-    " reading the body strictly; 4 % a line in the log. The rest is spread over a hundred functions, none above 2 %"
+    "about a third is the event loop, the sockets and aiohttp's server, which the proxy has too; 10 % each the question"
+    " to /v1/completions and what a serve needs between its intent and its seal; 9 % the ledger's thread (two durable"
+    " writes and a signature); 7 % each reading the body strictly and the question to /tokenize, which the proxy does"
+    " not ask; 3 % a line in the log. The rest is spread over a hundred functions, none above 2 %"
 )
 _STREAMED_LIMIT = (
-    "a quarter is reading, checking and counting the server's events, a quarter writing ours, which is what the proxy"
-    " does too; a tenth is the sealing and a third what a plain answer costs beside it"
+    "a third is taking the server's events apart, checking and counting them, of which the proxy only hands on the"
+    " bytes; a fifth is writing ours, which is what the proxy does too; a twentieth is the ledger's thread, and the"
+    " rest what a plain answer costs beside it"
 )
 
 

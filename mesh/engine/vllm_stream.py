@@ -136,29 +136,32 @@ def read_event(data: bytes) -> Event:
 def joined(events: Sequence[Event]) -> Iterator[Event]:
     """The same with one chunk in place of those that followed one another without log-probabilities: whoever takes
     them has one turn for all, and what they come to is the same."""
-    last: Chunk | None = None
+    first = last = None  # of a run of chunks, whose ids are in `ids`
+    ids: list[int] = []
     for event in events:
-        if last is None:
-            if type(event) is Chunk:
-                last = event
-            else:
-                yield event
+        if type(event) is not Chunk:
+            if first is not None and last is not None:
+                yield _run(first, last, ids)
+                first = last = None
+            yield event
         elif (
-            type(event) is Chunk and last.tokens and event.tokens and last.finish is None and last.stop is None
+            last is not None and last.tokens and event.tokens and last.finish is None and last.stop is None
             and last.best is None and event.best is None and event.prompt is None
             and event.fingerprint == last.fingerprint
         ):  # fmt: skip
-            last = Chunk(
-                last.tokens + event.tokens, last.prompt, finish=event.finish, stop=event.stop,
-                fingerprint=event.fingerprint,
-            )  # fmt: skip
+            ids += event.tokens
+            last = event
         else:
-            yield last
-            last = event if type(event) is Chunk else None
-            if last is None:
-                yield event
-    if last is not None:
-        yield last
+            if first is not None and last is not None:
+                yield _run(first, last, ids)
+            first = last = event
+            ids = list(event.tokens or ())
+    if first is not None and last is not None:
+        yield _run(first, last, ids)
+
+
+def _run(first: Chunk, last: Chunk, ids: Sequence[int]) -> Chunk:
+    return first if first is last else last._replace(tokens=tuple(ids), prompt=first.prompt)
 
 
 def _chunk(plain: _PlainEvent) -> Chunk:
