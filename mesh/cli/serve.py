@@ -299,7 +299,8 @@ def _governed_spec(
     roots, revoked = [base / name for name in blueprints.roots], base / blueprints.revoked
     blueprint = governed(base / backend.blueprint, roots, revoked)
     if backend.kind == "gguf":
-        return spec_under(blueprint, gguf=packaged_model() if backend.path == PACKAGED else base / backend.path)
+        path = packaged_model() if backend.path == PACKAGED else base / backend.path
+        return spec_under(blueprint, gguf=path, silent_s=backend.silent_s)
     cards = None if backend.gpus is None else tuple(backend.gpus)
     return spec_under(
         blueprint, folder=base / backend.weights, executable=backend.executable, start_s=backend.start_s, gpus=cards

@@ -58,6 +58,7 @@ class Room:
 SLOW = "--ignore=tests/schema/test_cddl.py --ignore=tests/schema/test_properties.py"
 SCHEMA, REPLAY, GRANT = "tests/schema/test_", "tests/replay/test_", "tests/grant/test_"
 IDENTITY, RUNTIME = "tests/identity/test_", "tests/runtime/test_"
+BLUEPRINT, FILES = "tests/blueprint/test_", f"{VECTORS}[blueprint]"
 ROOMS = {
     room.folder: room
     for room in (
@@ -97,6 +98,37 @@ ROOMS = {
                 f"{REPLAY}facts.py {REPLAY}verdict.py {REPLAY}replayer.py {REPLAY}replayer_runs.py "
                 f"{REPLAY}long.py {REPLAY}unchanging.py {VECTORS}[replay]",
                 f"{REPLAY}replay_properties.py",
+            ),
+        ),
+        Room(
+            "mesh/blueprint",
+            {
+                "difference": f"{BLUEPRINT}packing.py",
+                "elf": f"{BLUEPRINT}packing.py tests/engine/test_blueprints.py",
+                "modules": f"{BLUEPRINT}packing.py",
+                "packing": f"{BLUEPRINT}packing.py",
+                "postcard": f"{BLUEPRINT}postcard.py {VECTORS}[postcard]",
+                "postcard_scalars": f"{BLUEPRINT}postcard.py {VECTORS}[postcard]",
+                "roles": f"{BLUEPRINT}wiring.py",
+                "settings": f"{BLUEPRINT}settings.py {FILES}",
+                "wiring": f"{BLUEPRINT}wiring.py",
+                **dict.fromkeys(
+                    (
+                        "body",
+                        "certificate",
+                        "circuit",
+                        "container",
+                        "revocation",
+                        "sealing",
+                        "signature",
+                        "verification",
+                    ),
+                    f"{FILES} {BLUEPRINT}verification.py",
+                ),
+            },
+            (
+                f"{FILES} {VECTORS}[postcard] tests/blueprint tests/engine/test_blueprints.py "
+                "tests/cli/test_blueprint.py",
             ),
         ),
         Room(
