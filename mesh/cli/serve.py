@@ -331,7 +331,7 @@ async def _serve_on(
     as_json: bool,
     journal: bool,
 ) -> None:
-    from mesh.cli.assembly import assembled
+    from mesh.cli.assembly import assembled, engine_notes
     from mesh.gateway.app import Gateway
     from mesh.schema.ids import steward_text
 
@@ -361,10 +361,8 @@ async def _serve_on(
                 note(
                     f"sealed {counted(len(mesh.recovered), 'serve')} that the last run left unfinished, as interrupted"
                 )
-            for engine in mesh.engines:
-                check = getattr(engine, "self_check", None)
-                if check is not None:
-                    note(f"determinism of {engine.recipe_id}: {check.reason}")
+            for line in engine_notes(mesh.engines):
+                note(line)
             if plan.keep_ns is not None:
                 days = counted(plan.keep_ns // _DAY_NS, "day")
                 note(f"prompts and answers are kept for {days}, to be disclosed to their callers")

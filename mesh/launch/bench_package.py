@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from mesh.errors import LaunchError, SchemaError, UsageError
-from mesh.launch.bench_data import MAX_DATA_BYTES, BenchData, read_data, read_json
+from mesh.launch.bench_data import MAX_DATA_BYTES, BenchData, check_times, read_data, read_json
 from mesh.launch.toml_file import Table
 
 REPORT, DATA, LOG, RECIPE, MANIFEST = ".md", ".json", ".log", ".recipe.toml", ".manifest.json"
@@ -155,6 +155,7 @@ def load_package(path: Path) -> Package:
     OSError."""
     at = manifest_at(path)
     manifest = read_json(Manifest, _read(at), str(at))
+    check_times(manifest.began_ms, manifest.ended_ms, str(at))
     stem = at.name.removesuffix(MANIFEST)
     if manifest.stem != stem:
         raise SchemaError(f"{at}: is of {manifest.stem[:120]!r}: a package whose files were renamed")
