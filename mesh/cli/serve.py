@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,7 +203,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
         routes = [Route(*_of_candidate(spec, (), None))]
         return _Plan(
             state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns, routes, [], granted,
-            args.allow_lower_revision, (args.launch_record,), args.launch_state,
+            _allowed_lower(args, [spec]), (args.launch_record,), args.launch_state,
         )  # fmt: skip
     given = [flag for flag in (*ENGINE_FLAGS, *BLUEPRINT_FLAGS) if getattr(args, flag)]
     given += [
@@ -223,7 +223,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
     return _Plan(
         state, specs, configured(config.meter, base), _overridden(config.gateway, args), config.auth.keys,
         config.disclosures.keep_ns, routes,
-        config.cors.origins, _granted(config.grants, base), args.allow_lower_revision,
+        config.cors.origins, _granted(config.grants, base), _allowed_lower(args, specs),
         tuple(None if one.launch_record is None else base / one.launch_record for one in config.backend),
         args.launch_state or (None if config.launch is None else base / config.launch.state),
     )  # fmt: skip
@@ -246,6 +246,13 @@ def _granted(config: GrantsConfig, base: Path) -> Granted:
 def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfig:
     given = {name: getattr(args, name) for name in ("host", "port") if getattr(args, name) is not None}
     return config.model_copy(update=given)
+
+
+def _allowed_lower(args: argparse.Namespace, specs: Sequence[EngineSpec]) -> bool:
+    """Raises UsageError where there is nothing that this could be about."""
+    if args.allow_lower_revision and not blueprints_of(specs):
+        raise UsageError("--allow-lower-revision: no engine here is under a blueprint")
+    return bool(args.allow_lower_revision)
 
 
 def backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | None = None) -> EngineSpec:
