@@ -179,16 +179,19 @@ class Backends:
         asking = _asking(backends)
         try:
             prepared = await self._prepared(call, backends)
-            asked = await _says_ready(asking, backends[0])
+            unready = await _fault_of(asking)
         except BaseException:
             if asking is not None:
                 asking.cancel()
             raise
+        asked = None if asking is None else backends[0].name
         offers = {name: Offer(one.request, backend.engine) for name, (backend, one) in prepared.items()}
         while True:
             standing = _Standing({backend.name: backend for backend in self.all}, caller, asked)
             asked = None
             admitted = await self._steward.choose(list(offers.values()), caller=caller, standing=standing, grant=grant)
+            if unready is not None:
+                raise unready
             backend, one = prepared[admitted.engine.recipe_id]
             if backend.room.overloaded(caller) is not None:
                 continue  # it filled while others were asked whether they are ready
@@ -294,15 +297,15 @@ def _asking(backends: Sequence[Backend]) -> asyncio.Task[None] | None:
     return asking
 
 
-async def _says_ready(asking: asyncio.Task[None] | None, backend: Backend) -> str | None:
-    """The name of the backend where it was asked and is; what it is not, it says again to who chooses."""
+async def _fault_of(asking: asyncio.Task[None] | None) -> MeshError | None:
+    """Why the backend that was asked is not ready. Whether it may serve the request at all is said first."""
     if asking is None:
         return None
     try:
         await asking
-    except MeshError:
-        return None
-    return backend.name
+    except MeshError as e:
+        return e
+    return None
 
 
 async def _unchanged(backends: Sequence[Backend]) -> list[Backend]:
@@ -338,7 +341,7 @@ class _Standing:
 
     backends: dict[str, Backend]
     caller: str
-    asked: str | None = None  # which of them has just said that it is ready
+    asked: str | None = None  # which of them has just been asked whether it is ready
 
     def answers_to(self, engine: ServingEngine, model: str) -> bool:
         return self.backends[engine.recipe_id].answers_to(model)
