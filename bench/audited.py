@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,27 +53,31 @@ class Took:
 
 
 class Audited:
-    """`last` is the newest serve."""
+    """`last` is the newest serve, made by the first engine; `engines` are the auditors' by the threads of their
+    passes."""
 
-    def __init__(self, runner: asyncio.Runner, steward: Steward, engine: GgufEngine, ids: Sequence[int]) -> None:
-        self.engine, self.ids = engine, ids
+    def __init__(
+        self, runner: asyncio.Runner, steward: Steward, engines: Mapping[int, GgufEngine], ids: Sequence[int]
+    ) -> None:
+        self.ids = ids
         self.last: SealedServe
-        self._runner, self._steward = runner, steward
+        self._runner, self._steward, self._engines = runner, steward, engines
+        self._serving = next(iter(engines.values()))
 
     def serve(self, tokens: int, *, seeded: bool = False) -> Took:
-        return self._took(lambda: self._runner.run(self._serve(tokens, SEEDED if seeded else {})))
+        return self._took(self._serving, lambda: self._runner.run(self._serve(tokens, SEEDED if seeded else {})))
 
-    def replay(self, *, by: By = "auto") -> Took:
+    def replay(self, *, by: By = "auto", threads: int = 1) -> Took:
         """Raises RuntimeError where it is not verified in the way that was asked for."""
-        disclosure = self.last.disclosure(prompt=TEXT)
-        return self._took(lambda: self._runner.run(self._replay(disclosure, by)))
+        disclosure, engine = self.last.disclosure(prompt=TEXT), self._engines[threads]
+        return self._took(engine, lambda: self._runner.run(self._replay(disclosure, engine, by)))
 
-    def _took(self, call: Callable[[], None]) -> Took:
-        assert self.engine.pid is not None
-        cpu, own, wall = process_cpu_ns(self.engine.pid), time.process_time_ns(), time.perf_counter_ns()
+    def _took(self, engine: GgufEngine, call: Callable[[], None]) -> Took:
+        assert engine.pid is not None
+        cpu, own, wall = process_cpu_ns(engine.pid), time.process_time_ns(), time.perf_counter_ns()
         call()
         wall = time.perf_counter_ns() - wall
-        cpu = process_cpu_ns(self.engine.pid) - cpu + time.process_time_ns() - own
+        cpu = process_cpu_ns(engine.pid) - cpu + time.process_time_ns() - own
         return Took(cpu / 1e6, wall / 1e6)
 
     async def _serve(self, tokens: int, sampling: dict[str, int]) -> None:
@@ -85,41 +89,43 @@ class Audited:
             sampling=Sampling.from_map(Sampling.greedy().to_map() | {"ignore_eos": True} | sampling),
             nonce=NONCE,
         )
-        admitted = await self._steward.admit(request, [self.engine], caller="bench")
+        admitted = await self._steward.admit(request, [self._serving], caller="bench")
         serve = await self._steward.serve(admitted, self.ids, _Client(), serve_id=self._steward.new_serve_id())
         if not isinstance(serve, SealedServe):
             raise RuntimeError("a serve was not sealed")
         self.last = serve
 
-    async def _replay(self, disclosure: Disclosure, by: By) -> None:
-        verdict = await replay(self.last.sealed.envelope, disclosure, self.engine, {self._steward.public}, by=by)
+    async def _replay(self, disclosure: Disclosure, engine: GgufEngine, by: By) -> None:
+        verdict = await replay(self.last.sealed.envelope, disclosure, engine, {self._steward.public}, by=by)
         if (verdict.kind, verdict.method) != ("verified", "prefill" if by == "auto" else "decode"):
             raise RuntimeError(f"a replay says {verdict}")
 
 
 @contextmanager
-def audited(
-    *, threads: int = 1, width: int | None = None, path: Path | None = None, **config: object
-) -> Iterator[Audited]:
-    """`threads` and `width` are those of passes over known outputs. Raises PeerMissing without the packaged model."""
+def audited(*, threads: Sequence[int] = (1,), path: Path | None = None) -> Iterator[Audited]:
+    """An engine for each of `threads`, which are those of passes over known outputs. Raises PeerMissing without the
+    packaged model."""
     try:
         model = path or packaged_model()
     except UsageError as e:
         raise PeerMissing("the packaged model is not installed") from e
-    options: dict[str, object] = {"slots": 1, "check_threads": threads, "check_width": width, **config}
     key = bench_key(f"audit {time.time_ns()}")  # a ledger claims its key for the whole machine
     with (
         scratch("audit") as folder,
         asyncio.Runner() as runner,
         Ledger.open(folder / "state" / "ledger.sqlite", steward=key.public) as ledger,
     ):
-        engine = runner.run(GgufEngine.start(GgufConfig(model, "bench", **options)))  # type: ignore[arg-type]
+        engines: dict[int, GgufEngine] = {}
         metering = Metering(())
         metering.start()
         try:
+            for count in threads:
+                config = GgufConfig(model, "bench", slots=1, check_threads=count)
+                engines[count] = runner.run(GgufEngine.start(config))
             steward = Steward(key=key, ledger=ledger, metering=metering)
-            yield Audited(runner, steward, engine, runner.run(engine.encode(TEXT, special=True)))
+            yield Audited(runner, steward, engines, runner.run(engines[threads[0]].encode(TEXT, special=True)))
             runner.run(steward.close())
         finally:
             metering.close()
-            runner.run(engine.close())
+            for engine in engines.values():
+                runner.run(engine.close())

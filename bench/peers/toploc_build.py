@@ -20,9 +20,8 @@ def main() -> None:
     torch.manual_seed(7)
     work = json.loads(sys.stdin.readline())
     shape = (1, work["width"])
-    # the first is the prompt's, of which no proof is made
-    states = [torch.randn(1, 8, work["width"], dtype=torch.bfloat16)]
-    states += [torch.randn(shape, dtype=torch.bfloat16) for _ in range(work["tokens"])]
+    # none of the prompt's: with skip_prefill the first is taken for an output's
+    states = [torch.randn(shape, dtype=torch.bfloat16) for _ in range(work["tokens"])]
     print(f"toploc {version('toploc')}, torch {torch.__version__}", flush=True)
     for line in sys.stdin:
         start = time.process_time_ns()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +25,9 @@ from mesh.errors import UsageError
 STREAMS, TOKENS, QUICK = 2, 128, 16
 _SERVER = Path(__file__).parent.parent / "peers" / "llama_server.py"
 _FULL_SERVES = 10
-_PROMPTS = ("Write a long story about a lighthouse keeper.", "Explain how a steam engine works in detail.")
+# Each round has prompts of its own that differ from the first word on: no side has computed any of it before.
+_PROMPTS = ("{}. Write a long story about a lighthouse keeper.", "{}. Explain how a steam engine works in detail.")
+_NUMBERS = itertools.count(1)
 
 
 @contextmanager
@@ -61,14 +64,15 @@ def _bare(model: Path) -> Iterator[str]:
 
 def _rate(url: str, tokens: int) -> float:
     """Tokens a second of all streams together."""
+    prompts = [prompt.format(next(_NUMBERS)) for prompt in _PROMPTS]
     start = time.perf_counter()
-    asyncio.run(_all(url, tokens))
+    asyncio.run(_all(url, prompts, tokens))
     return STREAMS * tokens / (time.perf_counter() - start)
 
 
-async def _all(url: str, tokens: int) -> None:
+async def _all(url: str, prompts: Sequence[str], tokens: int) -> None:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as session:
-        await asyncio.gather(*(_stream(session, url, prompt, tokens) for prompt in _PROMPTS))
+        await asyncio.gather(*(_stream(session, url, prompt, tokens) for prompt in prompts))
 
 
 async def _stream(session: aiohttp.ClientSession, url: str, prompt: str, tokens: int) -> None:

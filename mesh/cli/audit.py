@@ -35,6 +35,10 @@ _DESCRIPTION = """Checks the receipts of ledgers, exports and gateways: envelope
 energy adds up; and, with an engine, runs their serves again. Exit code 0: all good; 10: anything wrong, missing or
 Diverged; 11: something could not be decided. MESH_API_KEY holds the credential for a gateway."""
 
+# Replays of a GGUF model from which it pays to measure passes with more threads: about one long answer's worth of work.
+_MANY = 16
+_MOST_THREADS = 8  # a pass over a small model gains nothing beyond
+
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("audit", help="check and replay many receipts, and report", description=_DESCRIPTION)
@@ -171,6 +175,24 @@ def _check_flags(args: argparse.Namespace, specs: Sequence[EngineSpec]) -> None:
         raise UsageError(f"{names}: nothing is replayed without an engine (--gguf, --vllm, --reference or --config)")
 
 
+def _on_all_cores(spec: EngineSpec, count: int, jobs: int) -> EngineSpec:
+    """With the threads that an auditor alone on this machine has for passes over `count` outputs, unless somebody said
+    how many. They are used where they are measured to change no bit."""
+    from dataclasses import replace
+
+    from mesh.cli.specs import GgufSpec
+
+    if not isinstance(spec, GgufSpec) or spec.check_threads is not None or count < _MANY:
+        return spec
+    threads = min(_cores() // jobs, _MOST_THREADS)
+    return replace(spec, check_threads=threads) if threads > (spec.threads or 1) else spec
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _told(spec: EngineSpec) -> str:
     """What replays, for the report and the journal."""
     from mesh.cli.specs import GgufSpec, VllmSpec
@@ -277,7 +299,8 @@ class _Replaying:
 
     def _run(self, replays: Replays, specs: Sequence[EngineSpec], total: int) -> None:
         try:
-            asyncio.run(replays.run(specs, self.args.jobs or 1))
+            jobs = self.args.jobs or 1
+            asyncio.run(replays.run([_on_all_cores(spec, total - self.judged.count, jobs) for spec in specs], jobs))
         except KeyboardInterrupt:
             how = "nothing of it is kept" if self.journal is None else f"--resume {self.args.resume} goes on"
             note(f"stopped after {self.judged.count} of {counted(total, 'replay')}: {how}")

@@ -82,6 +82,8 @@ def _among(found: Iterator[bytes], wanted: Collection[bytes]) -> Iterator[bytes]
     """What is wrong with the others, and where an archive breaks off, was counted by the census."""
     with suppress(StructureError, LedgerCorrupt):
         for envelope in found:
+            if type(envelope) is not bytes:  # of a damaged ledger
+                continue
             try:
                 receipt_id = receipt_id_of(envelope)
             except Invalid:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.console import counted, emit, note, printable_text, say
+from mesh.cli.console import counted, emit, flush, note, printable_text, say
 from mesh.cli.engines import positive
 from mesh.cli.exits import ACCEPTED, NOT_RUN, REFUSED
 from mesh.cli.launch_flags import add_common_flags, known_hosts, ledgers, loaded, login_of, recipe_at
@@ -126,6 +126,7 @@ async def _watch(args: argparse.Namespace, config: Loaded) -> int:
         runs = [run for cluster in fleet.clusters for run in cluster.runs]
         say(f"{counted(len(fleet.clusters), 'cluster')}, {up} up; {counted(len(runs), 'open run')}, "
             f"{sum(run.good for run in runs)} ready")  # fmt: skip
+        flush()
         await asyncio.sleep(args.every)
 
 
@@ -264,6 +265,7 @@ async def _follow(recipe: str, run: Run, steps: Sequence[Step], config: Loaded) 
         async for said in lines:
             if not said.ended:
                 say(f"{said.node}: {said.text}")
+                flush()  # whoever reads it follows too
             elif said.text is not None:
                 lost[said.node] = said.text
             else:

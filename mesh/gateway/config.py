@@ -209,8 +209,11 @@ class _Governable(_Backend):
         return self
 
 
-# Where things are and who may ask for them: all that is left to say of an engine under a blueprint.
-_NO_LEVERS = frozenset({"kind", "blueprint", "aliases", "queue", "path", "weights", "executable", "start_s", "gpus"})
+# Where things are, how long they are waited for and who may ask: all that is left to say under a blueprint.
+_NO_LEVERS = frozenset(
+    {"kind", "blueprint", "aliases", "queue", "launch_record", "path", "weights", "executable", "start_s", "silent_s",
+     "gpus"}
+)  # fmt: skip
 
 
 class GgufBackend(_Governable):

@@ -122,15 +122,35 @@ class Host:
         try:
             reader, writer = await self.connection.open_connection(host, port, encoding=None)
         except asyncssh.ChannelOpenError as e:
+            if self.connection.is_closed():  # no channel opens, and that says nothing of the port
+                raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
             raise ConnectionRefusedError(f"{self.node.name} port {port}: {_reason(e)}") from None
         except (asyncssh.Error, OSError) as e:
             raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
-        return reader, writer
+        return _Reader(self.node.name, reader), writer
 
     async def close(self) -> None:
         self.connection.abort()
         with contextlib.suppress(Exception):
             await self.connection.wait_closed()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A reader of a stream of asyncssh, whose end by a lost connection is the node's."""
+
+    node: str
+    reader: Any
+
+    async def read(self, size: int) -> bytes:
+        """Nothing at the end. Raises NodeUnreachable where the connection is gone."""
+        import asyncssh
+
+        try:
+            data: bytes = await self.reader.read(size)
+        except (asyncssh.Error, OSError) as e:
+            raise NodeUnreachable(f"node {self.node}: the connection went: {_reason(e)}") from None
+        return data
 
 
 async def connect(node: Node, login: Login, *, timeout_s: float = CONNECT_S) -> Host:

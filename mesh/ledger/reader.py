@@ -20,6 +20,7 @@ from mesh.ledger.blueprints import COLUMNS as SERVED
 from mesh.ledger.blueprints import HIGHEST, ServedUnder, highest_of, served_of
 from mesh.ledger.format import (
     BLUEPRINTS_SINCE,
+    FAULTS,
     GRANTS_SINCE,
     RECIPES_SINCE,
     ROUTES_SINCE,
@@ -74,16 +75,16 @@ class LedgerReader:
         self.close()
 
     def count(self) -> int:
-        return int(self._rows("SELECT count FROM meta")[0][0])
+        return int(self._one("SELECT count FROM meta", int))
 
     def head(self) -> bytes | None:
         """The last receipt's id, None where there is none yet."""
-        head: bytes | None = self._rows("SELECT head FROM meta")[0][0]
+        head: bytes | None = self._one("SELECT head FROM meta", bytes | None)
         return head
 
     def steward(self) -> bytes:
         """The 32-byte public key of whose ledger it is."""
-        return bytes(self._rows("SELECT steward FROM meta")[0][0])
+        return bytes(self._one("SELECT steward FROM meta", bytes))
 
     def receipts(
         self,
@@ -215,6 +216,13 @@ class LedgerReader:
     def _version(self) -> int:
         return int(self._rows("PRAGMA user_version")[0][0])
 
+    def _one(self, sql: str, kind: Any) -> Any:
+        """The one value that a row of its own has. SQLite hands out whatever a damaged page says."""
+        rows = self._rows(sql)
+        if len(rows) != 1 or not isinstance(rows[0][0], kind):
+            raise LedgerCorrupt(f"ledger {self._path}: damaged ({sql.lower()}: not what a ledger has there)")
+        return rows[0][0]
+
     def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         # fetchall runs the statement to its end, and with it the read transaction
         return self._use(lambda db: db.execute(sql, values).fetchall())
@@ -232,8 +240,10 @@ class LedgerReader:
         except BaseException as e:
             if db is not None:
                 db.close()
-            if isinstance(e, sqlite3.Error):
+            if isinstance(e, FAULTS):
                 raise translate(e, self._path) from None
+            if isinstance(e, UnicodeDecodeError):  # a damaged name of a column or table, in SQLite's own words
+                raise LedgerCorrupt(f"ledger {self._path}: damaged ({e.reason})") from None
             raise
         with self._lock:
             if pooled and not self._closed and len(self._idle) < IDLE_CONNECTIONS:

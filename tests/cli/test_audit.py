@@ -6,11 +6,14 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mesh.cli.audit import _on_all_cores
+from mesh.cli.specs import GgufSpec, ReferenceSpec
 from mesh.replay.draw import draw
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.envelope import SigningKey, seal
@@ -371,3 +374,18 @@ def test_the_page_is_written_once(mesh, day: Day, tmp_path: Path) -> None:
 def test_json_is_one_object_also_with_a_fault(mesh, day: Day, tmp_path: Path) -> None:
     result = mesh("audit", day.write(tmp_path, day.sealed[::-1]), "--trust", TRUST, "--json")
     assert json.loads(result.out)["verdict"] == "refused"
+
+
+@pytest.mark.parametrize(
+    ("given", "count", "jobs", "threads"),
+    [({}, 16, 1, 4), ({}, 16, 2, 2), ({}, 16, 4, None), ({}, 15, 1, None), ({"check_threads": 1}, 99, 1, 1),
+     ({"threads": 4}, 99, 1, None)],
+)  # fmt: skip
+def test_many_replays_of_a_gguf_model_are_tried_on_all_cores(monkeypatch, given, count, jobs, threads) -> None:
+    monkeypatch.setattr("mesh.cli.audit._cores", lambda: 4)
+    spec = GgufSpec(Path("m"), **given)
+    assert _on_all_cores(spec, count, jobs) == replace(spec, check_threads=threads)
+
+
+def test_other_engines_are_left_as_they_are() -> None:
+    assert _on_all_cores(ReferenceSpec(), 99, 1) == ReferenceSpec()

@@ -215,7 +215,7 @@ def test_dry_runs_print_the_commands_and_reach_no_node(mesh: Mesh, here: Path) -
     assert {"fabric address", "ib_hca", "socket_ifname", "find the GID index"} <= {step["what"] for step in steps}
     told = mesh("launch", "bench", "good", "--suite", "depth", "--dry-run", "--json").json
     assert len(told["cells"]) == 4 * 2 * 2
-    assert [Path(name).suffix for name in told["files"]] == [".md", ".json", ".toml", ".json"]
+    assert [Path(name).suffix for name in told["files"]] == [".md", ".json", ".log", ".toml", ".json"]
     assert told["cells"][0]["body"]["ignore_eos"] is True
 
 

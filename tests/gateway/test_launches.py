@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mesh.engine.reference import ReferenceEngine
 from mesh.errors import UsageError
@@ -77,6 +79,33 @@ def test_damaged_files_are_named_and_the_rest_is_told(tmp_path: Path) -> None:
     assert bare == {"recipe": "bare", "run": "r-bare", "nodes": [], "state": "open", "readiness": "unknown",
                     "why": "nobody has looked at its nodes lately"}  # fmt: skip
     assert told(tmp_path / "nowhere")["fault"] == "the state folder is not there"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["run", "runs", "nodes", "node", "state", "up", "blocked", "liveness", "x"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(JSON, JSON, st.sampled_from(["at_ns", "nodes", "cluster", "model", "record", "port", "event"]))
+def test_files_that_somebody_edited_are_told_as_far_as_they_can_be(
+    tmp_path: Path, clusters: Any, value: Any, key: str
+) -> None:
+    looked(tmp_path, clusters=clusters)
+    path = tmp_path / "qwen" / "runs.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(opened("r-up", 1, **{key: value})) + "\n" + json.dumps(opened("r-2", 1)) + "\n")
+    json.dumps(told(tmp_path))
+    assert states(tmp_path)["r-2"]
 
 
 def test_newest_of_the_closed_runs_are_told(tmp_path: Path) -> None:

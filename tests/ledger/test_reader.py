@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from mesh.errors import LedgerError, LedgerUnwritable
+from mesh.errors import LedgerCorrupt, LedgerError, LedgerUnwritable
 from mesh.ledger import Ledger, LedgerReader
 
 NOBODY = 65534
@@ -70,6 +71,26 @@ def test_reader_of_no_ledger_is_refused(tmp_path, name):
     (tmp_path / "empty").touch()
     with pytest.raises(LedgerError, match=r"no ledger|is not a ledger"):
         LedgerReader.open(tmp_path / name)
+
+
+@pytest.mark.parametrize(("column", "read"), [("count", "count"), ("head", "head"), ("steward", "steward")])
+def test_a_value_that_no_ledger_has_there_is_damage(path, maker, column, read):
+    maker.fill(path, 2)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        db.execute(f"UPDATE meta SET {column} = 0.5")
+    with pytest.raises(LedgerCorrupt, match=f"damaged .select {column}"), LedgerReader.open(path) as reader:
+        getattr(reader, read)()
+
+
+def test_a_name_in_the_schema_that_is_no_text_is_damage(path, maker):
+    maker.fill(path, 2)
+    data = path.read_bytes()
+    at = data.index(b"CREATE TABLE meta")
+    path.write_bytes(data[:at] + b"CREATE TABLE \xff\xfe\xfda" + data[at + 17 :])
+    for opened in (LedgerReader.open, lambda path: maker.fill(path, 1)):
+        with pytest.raises(LedgerCorrupt, match="damaged"):
+            opened(path)
 
 
 def test_reader_sees_what_was_sealed_just_now(ledger, maker, path):

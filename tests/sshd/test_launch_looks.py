@@ -139,6 +139,21 @@ def test_node_that_is_down_takes_its_cluster_down_and_its_run_is_inconclusive(tw
     assert two.mesh("stop", "both", "--drain-s", "1").returncode == 0
 
 
+def test_looks_go_on_and_are_kept_for_pages_to_show(one: Site) -> None:
+    from mesh.launch.live import read_live
+
+    watching = one.begin("health", "--watch", "--every", "1")
+    assert watching.stdout is not None
+    with watching:
+        lines = {watching.stdout.readline() for _ in range(2)}
+        watching.send_signal(signal.SIGTERM)
+        watching.stdout.read()
+    assert lines == {"1 cluster, 1 up; 0 open runs, 0 ready\n"}
+    live = read_live(one.folder / "launches")
+    assert live is not None
+    assert (live["every_s"], live["clusters"][0]["up"]) == (1, True)
+
+
 def test_exec_runs_aliases_lines_and_programs_and_sums_up_their_ends(two: Site) -> None:
     config = two.folder / "launch.toml"
     config.write_text(config.read_text() + "[exec_aliases]\nwhere = 'echo $HOME'\n")
