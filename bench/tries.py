@@ -181,7 +181,7 @@ def main() -> int:
             )  # fmt: skip
         if args.large:
             big = Tried(larger(folder / "large.gguf"), 48)
-            compare("1 billion weights, Q4_0", big.steps, {
+            compare("1 billion weights, Q8_0", big.steps, {
                 "batches of 64": big.pass_of(64), "two threads": big.pass_of(64, 2),
             })  # fmt: skip
     return 0
