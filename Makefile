@@ -51,7 +51,8 @@ $(VLLM_VENV)/.installed: tests/vllm/requirements.txt
 	@touch $@
 
 test-vllm: $(VENV)/.dev $(VLLM_VENV)/.installed  ## the tests on a real vLLM server
-	MESH_VLLM=$(VLLM_VENV)/bin/vllm $(BIN)/python -m pytest tests/vllm
+	mkdir -p /run/sshd
+	MESH_VLLM=$(VLLM_VENV)/bin/vllm MESH_SSHD=$(SSHD) $(BIN)/python -m pytest tests/vllm
 
 lint: $(VENV)/.dev  ## ruff, mypy, and SPEC.md, its CDDL and the vectors against each other
 	$(BIN)/ruff check .

@@ -36,8 +36,9 @@ from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.commitment import opening, opening_key, output_commitment
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.energy import Energy
-from mesh.schema.envelope import CHECKPOINT_TYPE, RECEIPT_TYPE, verify, verify_statement
+from mesh.schema.envelope import CHECKPOINT_TYPE, LAUNCH_TYPE, RECEIPT_TYPE, verify, verify_statement
 from mesh.schema.ids import ContentId, Kind, serve_id_from_text, steward_from_text
+from mesh.schema.launch import Launch
 from mesh.schema.limits import MAX_PAYLOAD_BYTES, MAX_SETTINGS_BYTES, MAX_TOKENS
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import Receipt
@@ -57,8 +58,8 @@ from mesh.schema.view import sealed_view, settings_view
 
 V = TypeVar("V", bound=Value)
 
-FEATURES = ("reference", "replay", "grant", "identity", "blueprint", "audit")
-_TYPES = {"receipt": RECEIPT_TYPE, "checkpoint": CHECKPOINT_TYPE}
+FEATURES = ("reference", "replay", "grant", "identity", "blueprint", "audit", "launch")
+_TYPES = {"receipt": RECEIPT_TYPE, "checkpoint": CHECKPOINT_TYPE, "launch": LAUNCH_TYPE}
 
 
 class Unread:
@@ -92,6 +93,7 @@ class Client:
             "energy": lambda name: self._only_check(Energy, name),
             "receipt": lambda name: self._value(Receipt, name).id.text,
             "checkpoint": lambda name: self._value(Checkpoint, name).id.text,
+            "launch": lambda name: self._value(Launch, name).id.text,
             "disclosure": lambda name: Disclosure.from_bytes(self._read(name)).request.id.text,
             "settings": self.settings,
             "weights": self.weights,

@@ -10,6 +10,8 @@ SIGNED = Path(__file__).parent / "signed"  # see `sign_blueprints`
 NOW_S = 1_800_000_000
 MODULE = b"\x7fELF a compiled module"
 DIGEST = hashlib.sha256(MODULE).digest()
+# The head of an ELF file for aarch64.
+OTHER_MODULE = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\xb7\x00" + b" a module"
 ISA, FUNCTIONS = "x86_64-avx2", ("mul_mat", "norm")
 LINEAGE, REVISION = bytes(range(16)), 3
 WEIGHTS = hashlib.sha256(b"weights").digest()
@@ -47,26 +49,34 @@ def edge(start: int, end: int, format_: int) -> bytes:
     return u(start) + u(end) + u(format_) + u(64)
 
 
-def circuit(*, last: bytes | None = None) -> bytes:
-    formats = vec(
-        *(
-            text(name) + u(block) + u(bits)
-            for name, block, bits in (("F32", 1, 32), ("Q4_1", 32, 160), ("Q8_1", 32, 288))
-        )
-    )
-    weights = vec(text("norm") + u(0) + vec(u(64)), text("proj") + u(1) + vec(u(64), u(64)))
-    states = vec(text("kv") + u(0) + u(128))
-    nodes = vec(
-        node("tokens", 0, 0, None), node("norm", 2, 0, 0, 0), node("norm in Q8_1", 12, 2, 0),
-        node("proj", 3, 0, 0, 1, state=0), node("logits", 14, 0, None),
-    )  # fmt: skip
-    edges = vec(edge(0, 1, 0), edge(1, 2, 0), edge(2, 3, 2), edge(3, 4, 0) if last is None else last)
-    return formats + weights + vec(text("layer 0")) + states + nodes + edges
+FORMATS = tuple(
+    text(name) + u(block) + u(bits) for name, block, bits in (("F32", 1, 32), ("Q4_1", 32, 160), ("Q8_1", 32, 288))
+)
+WIRES = (text("norm") + u(0) + vec(u(64)), text("proj") + u(1) + vec(u(64), u(64)))
+BLOCKS, STATES = (text("layer 0"),), (text("kv") + u(0) + u(128),)
+NODES = (
+    node("tokens", 0, 0, None), node("norm", 2, 0, 0, 0), node("norm in Q8_1", 12, 2, 0),
+    node("proj", 3, 0, 0, 1, state=0), node("logits", 14, 0, None),
+)  # fmt: skip
+EDGES = (edge(0, 1, 0), edge(1, 2, 0), edge(2, 3, 2), edge(3, 4, 0))
+FEATURES = (text("avx2"), text("fma"))
+GROUPS = ((1, (1,)), (0, (2, 3)))
 
 
-def arm(mode: int, first: int, last: int) -> bytes:
-    groups = ((1, (1,)), (0, (2, 3)))
-    spelled = vec(*(DIGEST + text(FUNCTIONS[kernel]) + vec(*map(u, nodes)) for kernel, nodes in groups))
+def circuit(**parts: tuple[bytes, ...]) -> bytes:
+    """`parts` in place of the lists of that name."""
+    lists = {
+        "formats": FORMATS, "weights": WIRES, "blocks": BLOCKS, "states": STATES, "nodes": NODES, "edges": EDGES,
+        **parts,
+    }  # fmt: skip
+    return b"".join(vec(*items) for items in lists.values())
+
+
+def arm(
+    mode: int, first: int, last: int, groups: tuple[tuple[int, tuple[int, ...]], ...] = GROUPS, module: bytes = DIGEST,
+    functions: tuple[str, ...] = FUNCTIONS,
+) -> bytes:  # fmt: skip
+    spelled = vec(*(module + text(functions[kernel]) + vec(*map(u, nodes)) for kernel, nodes in groups))
     digest = hashlib.sha256(b"mesh blueprint arm v1\0" + u(mode) + u(first) + u(last) + spelled).digest()
     return u(mode) + u(first) + u(last) + vec(*(u(kernel) + vec(*map(u, nodes)) for kernel, nodes in groups)) + digest
 
@@ -78,22 +88,28 @@ def settings(*, environment: bytes | None = None) -> bytes:
     return u(0) + text("tiny") + u(2) + u(64) + u(3) + numbers + some(None) * 4 + levers
 
 
+KERNELS = (
+    text(FUNCTIONS[0]) + text("matmul") + text("Q4_1 x Q8_1"),
+    text(FUNCTIONS[1]) + text("norm") + text("F32"),
+)
+
+
 def body(
     *, schema: str = "mesh-blueprint/1", isa: str = ISA, length: int = len(MODULE), arms: bytes | None = None,
-    wires: bytes | None = None, told: bytes | None = None, behind: bytes = b"",
+    wires: bytes | None = None, told: bytes | None = None, behind: bytes = b"", module: bytes = DIGEST,
+    features: tuple[bytes, ...] = FEATURES, kernels: tuple[bytes, ...] | None = None, modules: tuple[bytes, ...] = (),
+    records: tuple[bytes, ...] = (b"r" * 32,),
 ) -> bytes:  # fmt: skip
     checkpoint = u(0) + WEIGHTS + b"c" * 32 + text("llama") + b"a" * 32 + u(1) + text("Q4_1")
-    plan = vec(arm(0, 1, 64), arm(1, 1, 1), arm(1, 2, 2)) if arms is None else arms
-    module = text("lib.so") + DIGEST + u(length) + text(ISA) + text("lib 1")
-    kernels = (
-        text(FUNCTIONS[0]) + text("matmul") + text("Q4_1 x Q8_1"),
-        text(FUNCTIONS[1]) + text("norm") + text("F32"),
-    )
-    evidence = u(0) + b"r" * 32 + text("b11549") + b"e" * 32 + b"v" * 32 + b"n" * 32
+    rows = ((0, 1, 64), (1, 1, 1), (1, 2, 2))
+    plan = vec(*(arm(*which, module=module) for which in rows)) if arms is None else arms
+    own = text("lib.so") + module + u(length) + text(ISA) + text("lib 1")
+    listed = KERNELS if kernels is None else kernels
+    evidence = (u(0) + one + text("b11549") + b"e" * 32 + b"v" * 32 + b"n" * 32 for one in records)
     return b"".join((
         text(schema), text("tiny on a test"), LINEAGE, u(REVISION), checkpoint, text(isa), text("cpu"),
-        vec(text("avx2"), text("fma")), circuit() if wires is None else wires, plan, vec(module),
-        vec(*(u(0) + kernel for kernel in kernels)), settings() if told is None else told, vec(evidence), behind,
+        vec(*features), circuit() if wires is None else wires, plan, vec(own, *modules),
+        vec(*(u(0) + kernel for kernel in listed)), settings() if told is None else told, vec(*evidence), behind,
     ))  # fmt: skip
 
 

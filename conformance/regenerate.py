@@ -48,6 +48,7 @@ GROUPS: tuple[str, ...] = (
     "postcard",
     "blueprint",
     "audit",
+    "launch",
 )
 
 # Class, exit code of a command that ends in it, meaning: SPEC.md, section Errors.

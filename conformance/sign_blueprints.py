@@ -1,5 +1,5 @@
 """Makes `conformance/signed`: signatures of the blueprints in the vectors. ML-DSA-65 signs otherwise each time, so that
-they are made once and kept:
+they are made once and kept, and what is there already stays:
 
     python -m conformance.sign_blueprints
 
@@ -13,7 +13,7 @@ from typing import Final
 
 from conformance import postcards as hand
 from conformance.postcards import NOW_S, SIGNED
-from mesh.blueprint.certificate import Certificate, certify
+from mesh.blueprint.certificate import SIGNED_BYTES, Certificate, certify
 from mesh.blueprint.revocation import revoke
 from mesh.blueprint.signature import SecretKey
 
@@ -56,9 +56,14 @@ def main() -> None:
         "block-of-architecture": block(hand.body(isa="aarch64-neon"), leaf),
         "block-of-length": block(hand.body(length=5), leaf),
     }  # fmt: skip
+    for name, (at, other) in {"magic": (0, b"MKBD"), "flags": (6, b"\2"), "small-order": (72, bytes(32))}.items():
+        signed = leaf.data[:at] + other + leaf.data[at + len(other) : SIGNED_BYTES]
+        false = signed + ROOT.sign("certificate", signed)
+        files[f"block-of-{name}"] = b"\1" + false + block(good, leaf)[1 + len(false) :]
     SIGNED.mkdir(exist_ok=True)
     for name, data in files.items():
-        (SIGNED / f"{name}.bin").write_bytes(data)
+        if not (SIGNED / f"{name}.bin").exists():
+            (SIGNED / f"{name}.bin").write_bytes(data)
 
 
 if __name__ == "__main__":

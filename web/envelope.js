@@ -1,13 +1,13 @@
 /**
  * Envelopes: COSE_Sign1 with one header (SPEC.md section 10). The first fault in the order of the steps wins.
  *
- * @typedef {"receipt"|"checkpoint"} EnvelopeType
+ * @typedef {"receipt"|"checkpoint"|"launch"} EnvelopeType
  * @typedef {object} Verified
  * @property {EnvelopeType} type
- * @property {any} value the receipt or checkpoint
+ * @property {any} value the receipt, checkpoint or launch record
  * @property {Uint8Array} id its content id
  * @property {Uint8Array} payload as received
- * @property {Uint8Array} steward
+ * @property {Uint8Array} steward or the launcher
  */
 
 import { same } from "./bytes.js";
@@ -24,7 +24,7 @@ import {
 } from "./errors.js";
 import { contentId, stewardText } from "./ids.js";
 import { ENVELOPE_BYTES, PAYLOAD_BYTES, PROTECTED_BYTES } from "./limits.js";
-import { parseCheckpoint, parseReceipt } from "./values.js";
+import { parseCheckpoint, parseLaunch, parseReceipt } from "./values.js";
 
 const COSE_SIGN1 = 18;
 const ALG = 1;
@@ -43,19 +43,28 @@ const TYPES = {
     parse: parseReceipt,
     subject: (/** @type {any} */ it) => it.engine.recipe_id,
     time: "ended_ns",
+    signer: "steward",
   },
   checkpoint: {
     contentType: "application/mesh-checkpoint+cbor",
     parse: parseCheckpoint,
     subject: () => "checkpoint",
     time: "at_ns",
+    signer: "steward",
+  },
+  launch: {
+    contentType: "application/mesh-launch+cbor",
+    parse: parseLaunch,
+    subject: (/** @type {any} */ it) => it.recipe,
+    time: "launched_ns",
+    signer: "signer",
   },
 };
 
 /**
  * @param {Uint8Array} bytes
  * @param {import("./trust.js").Trust} trust
- * @param {EnvelopeType} [expected] absent: either type
+ * @param {EnvelopeType} [expected] absent: a receipt or a checkpoint
  * @returns {Promise<Verified>}
  * @throws {MeshError} StructureError, CanonicalError, HeaderError, TrustError, SignatureError, PayloadError
  */
@@ -126,9 +135,10 @@ function checkHeaders({ headers, unprotected }, expected) {
   need(headers.size === 4, "expected a protected header of exactly four entries");
   need(headers.get(ALG) === ED25519, "expected algorithm -19");
   const contentType = headers.get(CONTENT_TYPE);
-  const known = /** @type {EnvelopeType[]} */ (Object.keys(TYPES));
-  const type = /** @type {EnvelopeType} */ (known.find((each) => TYPES[each].contentType === contentType));
-  need(type !== undefined && (expected ?? type) === type, `expected content type ${expected ?? known.join(" or ")}`);
+  /** @type {EnvelopeType[]} */
+  const known = expected === undefined ? ["receipt", "checkpoint"] : [expected];
+  const type = /** @type {EnvelopeType} */ (known.find((each) => TYPES[each]?.contentType === contentType));
+  need(type !== undefined, `expected content type ${known.join(" or ")}`);
   const kid = headers.get(KID);
   need(kid instanceof Uint8Array && kid.length === 32, "expected a key id of 32 bytes");
   const claims = headers.get(CWT_CLAIMS);
@@ -153,7 +163,8 @@ function checkPayload(payload, type, kid, subject) {
     if (error instanceof MeshError) throw new PayloadError(`payload: ${error.message}`);
     throw error;
   }
-  if (!same(value.steward, kid)) throw new PayloadError("payload: its steward is not the key id");
+  const { signer } = TYPES[type];
+  if (!same(value[signer], kid)) throw new PayloadError(`payload: its ${signer} is not the key id`);
   if (TYPES[type].subject(value) !== subject) throw new PayloadError("payload: the header's subject is another");
   return value;
 }

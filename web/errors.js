@@ -14,8 +14,21 @@
  *     │   ├── MovingReference      moving-reference
  *     │   ├── LayerError           layers
  *     │   ├── FingerprintError     fingerprint
- *     │   └── TrustFileError       trust-file
+ *     │   ├── TrustFileError       trust-file
+ *     │   └── BlueprintError
+ *     │       ├── ContainerError   container
+ *     │       ├── BodyHashError    body-hash
+ *     │       ├── SignerError      signer
+ *     │       ├── ChainError       chain
+ *     │       ├── ExpiredError     expired
+ *     │       ├── RevokedError     revoked
+ *     │       ├── KernelError      kernel
+ *     │       ├── PostcardError    postcard
+ *     │       ├── BodyError        body
+ *     │       └── LineageError     lineage
  *     ├── TrustError               trust: the steward is unknown, or was not trusted at that time
+ *     ├── UntrustedRoot            untrusted-root: a blueprint's certificates lead to a root that is not known here
+ *     ├── StaleRevocations         stale-revocations: nobody knows here what was revoked by now
  *     ├── RevocationsError         no class: a list of revoked blocks that cannot be read, so that no grant is let through
  *     └── UncheckableError         no class: this platform lacks what the check needs
  */
@@ -81,8 +94,58 @@ export class TrustFileError extends WrongError {
   errorClass = "trust-file";
 }
 
+export class BlueprintError extends WrongError {}
+
+export class ContainerError extends BlueprintError {
+  errorClass = "container";
+}
+
+export class BodyHashError extends BlueprintError {
+  errorClass = "body-hash";
+}
+
+export class SignerError extends BlueprintError {
+  errorClass = "signer";
+}
+
+export class ChainError extends BlueprintError {
+  errorClass = "chain";
+}
+
+export class ExpiredError extends BlueprintError {
+  errorClass = "expired";
+}
+
+export class RevokedError extends BlueprintError {
+  errorClass = "revoked";
+}
+
+export class KernelError extends BlueprintError {
+  errorClass = "kernel";
+}
+
+export class PostcardError extends BlueprintError {
+  errorClass = "postcard";
+}
+
+export class BodyError extends BlueprintError {
+  errorClass = "body";
+}
+
+export class LineageError extends BlueprintError {
+  errorClass = "lineage";
+}
+
 export class TrustError extends MeshError {
   errorClass = "trust";
+}
+
+export class UntrustedRoot extends MeshError {
+  errorClass = "untrusted-root";
+}
+
+export class StaleRevocations extends MeshError {
+  errorClass = "stale-revocations";
 }
 
 export class RevocationsError extends MeshError {}

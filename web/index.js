@@ -17,6 +17,7 @@ export {
   parseCheckpoint,
   parseDisclosure,
   parseEnergy,
+  parseLaunch,
   parseOutcome,
   parseReceipt,
   parseRequest,
@@ -36,4 +37,5 @@ export { grantText, parseGrantText, verifyGrant } from "./grant.js";
 export { decideGrant, parseFrame, parseRevoked } from "./decision.js";
 export { parseIdentity, parsePeer } from "./identity.js";
 export { checkHandshake, checkRoute, explain, parseEvidence, rejection } from "./route.js";
+export { checkLineage, readBlueprint, verifyBlueprint } from "./blueprint.js";
 export { sealedView, settingsView, spelled, view } from "./view.js";

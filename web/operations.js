@@ -5,15 +5,25 @@
 import { join, utf8 } from "./bytes.js";
 import * as mesh from "./index.js";
 import { SETTINGS_BYTES } from "./limits.js";
+import * as p from "./postcard.js";
 import { line } from "./verdict.js";
 
 /** @typedef {(name: string) => Uint8Array} Files */
 
 export const ACCEPTED = 0;
 export const REJECTED = 10;
-export const NOT_OFFERED = 11;
-/** Operations of the feature `blueprint`, which these modules do not have: there is no ML-DSA in a browser yet. */
-const WITHOUT = ["postcard", "blueprint", "blueprint-verify", "blueprint-lineage"];
+
+/** Kinds of the operation `postcard`. @type {Record<string, import("./postcard.js").Kind>} */
+const KINDS = {
+  ...Object.fromEntries([8, 16, 32, 64, 128].flatMap((bits) => [[`u${bits}`, p.unsigned(bits)], [`i${bits}`, p.signed(bits)]])),
+  bool: p.bool,
+  char: p.char,
+  string: p.text(1024, { empty: true }),
+  bytes: p.bytes(1024),
+  "option-u8": p.option(p.unsigned(8)),
+  "seq-u16": p.seq(p.unsigned(16), 1024),
+  "map-u8-u8": p.map(p.unsigned(8), p.unsigned(8), 1024),
+};
 
 const FORMS = new Map([
   ["content-id", mesh.parseContentId],
@@ -53,6 +63,15 @@ function serves(words) {
 const reasons = (mismatches) =>
   mismatches.map(({ index, reason, field }) => `${index === undefined ? "" : `${index}:`}${reason}:${field}`).join(" ");
 
+/** @param {any} value of `postcard` @returns {string} */
+function told(value) {
+  if (value === null) return "none";
+  if (typeof value === "string") return told(utf8(value));
+  if (value instanceof Uint8Array) return mesh.toHex(value) || "empty";
+  if (!Array.isArray(value)) return String(value);
+  return value.map((item) => (Array.isArray(item) ? item.join(":") : String(item))).join(" ") || "empty";
+}
+
 const spelledDigest = (/** @type {any} */ view) => b3(mesh.hash(utf8(mesh.spelled(view))));
 
 /**
@@ -76,7 +95,7 @@ const operations = (file) => {
     return b3(mesh.contentId(kind, bytes));
   };
   return {
-    features: () => "reference\nreplay\ngrant\nidentity\naudit",
+    features: () => "reference\nreplay\ngrant\nidentity\nblueprint\naudit\nlaunch",
     decode: (name) => void mesh.decode(file(name), { limit: SETTINGS_BYTES }),
     id: (kind, name) => idOf(kind, (bytes) => mesh.decode(bytes, { limit: SETTINGS_BYTES }))(name),
     millionths: (text) => String(mesh.millionths(text)),
@@ -103,6 +122,7 @@ const operations = (file) => {
     energy: (name) => void mesh.parseEnergy(file(name)),
     receipt: idOf("receipt", mesh.parseReceipt),
     checkpoint: idOf("checkpoint", mesh.parseCheckpoint),
+    launch: idOf("launch", mesh.parseLaunch),
     disclosure: (name) => b3(mesh.contentId("request", mesh.parseDisclosure(file(name)).request)),
     settings: idOf("settings", mesh.parseSettings),
     weights: idOf("weights", mesh.parseWeights),
@@ -163,12 +183,23 @@ const operations = (file) => {
       const found = mesh.checkHandshake(await mesh.parseIdentity(file(local)), mesh.parsePeer(file(peer)));
       return found.length ? `refused ${reasons(found)}` : "match";
     },
+    postcard: (kind, name) => told(p.read(KINDS[kind], file(name))),
+    blueprint: async (name) => b3((await mesh.readBlueprint(file(name))).id),
+    "blueprint-verify": async (name, roots, listed, now) => {
+      const policy = { roots: file(roots), revoked: file(listed), now: BigInt(decimal(now)) };
+      return b3((await mesh.verifyBlueprint(file(name), policy)).id);
+    },
+    "blueprint-lineage": async (name, revision, id) => {
+      const blueprint = await mesh.readBlueprint(file(name));
+      mesh.checkLineage(blueprint, BigInt(decimal(revision)), hex(id));
+      return b3(blueprint.id);
+    },
   };
 };
 
 /** @param {string} name @returns {boolean} */
 export function isOperation(name) {
-  return WITHOUT.includes(name) || Object.hasOwn(operations(() => new Uint8Array(0)), name);
+  return Object.hasOwn(operations(() => new Uint8Array(0)), name);
 }
 
 /**
@@ -178,7 +209,6 @@ export function isOperation(name) {
  * @throws whatever is not the input's fault
  */
 export async function answer([name, ...words], file) {
-  if (WITHOUT.includes(name)) return { code: NOT_OFFERED };
   try {
     return { code: ACCEPTED, line: await operations(growing(file))[name](...words) };
   } catch (error) {

@@ -111,6 +111,13 @@ export const closed = (fields, also) => {
   };
 };
 
+/** A map with any keys of a kind. @param {Type} key @param {Type} value @returns {Type} a frozen array of pairs */
+export const mapOf = (key, value) => (given, path) => {
+  if (!(given instanceof Map)) differs(path, "a map", given);
+  const pairs = [...given].map(([k, v]) => Object.freeze([key(k, `${path} key`), value(v, `${path}.${k}`)]));
+  return Object.freeze(pairs);
+};
+
 /** A map with whatever is in it. @type {Type} */
 export const map = (value, path) => (value instanceof Map ? value : differs(path, "a map", value));
 

@@ -22,6 +22,7 @@ import {
   label,
   list,
   map,
+  mapOf,
   must,
   name,
   oneOf,
@@ -30,6 +31,7 @@ import {
   positiveCount,
   rule,
   text,
+  textLike,
   textOfBytes,
   token,
   tokenId,
@@ -205,6 +207,41 @@ const checkpoint = closed(
   },
 );
 
+const launchRank = closed({
+  rank: uint63,
+  node: name,
+  argv: list(text, 1, Infinity),
+  environment: mapOf(textLike(/^[A-Za-z_][A-Za-z0-9_]*$/), text),
+  found: mapOf(name, text),
+});
+
+const someText = textOfBytes(1, PAYLOAD_BYTES);
+
+const launch = closed(
+  {
+    v: oneOf("mesh/1"),
+    signer: bytes(32),
+    launched_ns: uint63,
+    run: name,
+    recipe: name,
+    engine: token,
+    model: someText,
+    recipe_digest: digest,
+    config_digests: list(digest, 0, Infinity),
+    allowed_levers: list(someText, 0, Infinity),
+    pinned_files: mapOf(someText, textLike(/^(?:sha256:[0-9a-f]{64}|git-sha1:[0-9a-f]{40})$/)),
+    ranks: list(launchRank, 1, 64),
+    "?engine_version": someText,
+    "?model_revision": someText,
+    "?image": someText,
+  },
+  (it, path) => {
+    it.ranks.forEach((/** @type {any} */ each, /** @type {number} */ i) =>
+      must(each.rank === BigInt(i), `${path}.ranks[${i}].rank`, `expected ${i}`),
+    );
+  },
+);
+
 /** Left as it was decoded: what is in it is the engine's own affair. @type {import("./shape.js").Type} */
 const settings = (value, path) => {
   const size = encode(map(value, path)).length;
@@ -239,6 +276,7 @@ export const parseOutcome = parser(outcome, "outcome", PAYLOAD_BYTES);
 export const parseEnergy = parser(energy, "energy", PAYLOAD_BYTES);
 export const parseReceipt = parser(receipt, "receipt", PAYLOAD_BYTES);
 export const parseCheckpoint = parser(checkpoint, "checkpoint", PAYLOAD_BYTES);
+export const parseLaunch = parser(launch, "launch record", PAYLOAD_BYTES);
 export const parseSettings = parser(settings, "settings", SETTINGS_BYTES);
 export const parseWeights = parser(weights, "weights", SETTINGS_BYTES);
 export const parseDisclosure = parser(disclosure, "disclosure", DISCLOSURE_BYTES);

@@ -91,6 +91,12 @@ def _read(group: Group) -> None:
             hand.MODULE,
             "Two ranges overlap.",
         ),
+        (
+            "payload-twice",
+            vec(inline(0, 4, b"\0" * 32), inline(0, len(hand.MODULE) - 4)),
+            hand.MODULE,
+            "Two ranges begin at one byte, and are as long together as the payloads.",
+        ),
         ("payload-beyond", vec(inline(0, len(hand.MODULE) + 1)), hand.MODULE, "A range that ends behind the payloads."),
         ("payload-overflow", vec(inline(0, 2**64 - 1)), hand.MODULE, "A range that overflows."),
     ):
@@ -121,15 +127,19 @@ def _read(group: Group) -> None:
         ("arms-overlap", hand.body(arms=vec(hand.arm(1, 1, 2), hand.arm(1, 2, 3))), "Two arms for the same rows."),
         ("arms-none", hand.body(arms=vec()), "No arm."),
         ("arm-rows", hand.body(arms=vec(hand.arm(1, 2, 1))), "Rows from 2 to 1."),
-        ("edge-backwards", hand.body(wires=hand.circuit(last=hand.edge(4, 4, 0))), "An edge from a node to itself."),
+        (
+            "edge-backwards",
+            hand.body(wires=hand.circuit(edges=(*hand.EDGES[:3], hand.edge(4, 4, 0)))),
+            "An edge from a node to itself.",
+        ),
         (
             "edge-nowhere",
-            hand.body(wires=hand.circuit(last=hand.edge(3, 9, 0))),
+            hand.body(wires=hand.circuit(edges=(*hand.EDGES[:3], hand.edge(3, 9, 0)))),
             "An edge to a node that is not there.",
         ),
         (
             "edge-format",
-            hand.body(wires=hand.circuit(last=hand.edge(3, 4, 2))),
+            hand.body(wires=hand.circuit(edges=(*hand.EDGES[:3], hand.edge(3, 4, 2)))),
             "An edge in another format than its node.",
         ),
         (
@@ -151,6 +161,71 @@ def _read(group: Group) -> None:
     other = vec(internal(), internal(b"\xff" * 32))
     reject("located-for-nothing", kbp(GOOD, other, b""), "kernel", 15, "A module that no kernel is of.")
     reject("inline-length", kbp(hand.body(length=5), FULL), "kernel", 15, "Another length than is pinned.")
+    other = hashlib.sha256(hand.OTHER_MODULE).digest()
+    made = hand.body(length=len(hand.OTHER_MODULE), module=other)
+    table = vec(inline(0, len(hand.OTHER_MODULE), other))
+    reject("inline-machine", kbp(made, table, hand.OTHER_MODULE), "kernel", 15, "Its head says that it is for aarch64.")
+    # the first of two faults is the one to name
+    both = hand.body(told=hand.settings(environment=vec(hand.text("A B") + hand.text(""))), behind=b"\0")
+    reject("first-postcard", kbp(both, LITE, b""), "postcard", 13, "No name of a variable, and a byte behind the body.")
+    both = hand.body(arms=vec(), isa="aarch64-neon")
+    reject("first-body", kbp(both, LITE, b""), "body", 14, "No arm, and a module for another machine.")
+    _contradict(group)
+
+
+def _contradict(group: Group) -> None:
+    """Bodies of which one thing does not go with another."""
+
+    def arms(*groups: tuple[int, tuple[int, ...]]) -> bytes:
+        return vec(hand.arm(1, 1, 1, groups))
+
+    edges, nodes, kernels = hand.EDGES, hand.NODES, hand.KERNELS
+    late = hand.text("lib 2") + b"\xff" * 32 + hand.u(1) + hand.text(hand.ISA) + hand.text("lib 2")
+    circuits: dict[str, tuple[dict[str, tuple[bytes, ...]], str]] = {
+        "formats-descending": ({"formats": hand.FORMATS[::-1]}, "Names of formats descend."),
+        "weights-descending": ({"weights": hand.WIRES[::-1]}, "Names of weights descend."),
+        "edges-descending": ({"edges": (*edges[:2], edges[3], edges[2])}, "Edges descend."),
+        "edge-twice": ({"edges": (edges[0], *edges)}, "An edge twice."),
+        "nodes-of-a-name": ({"nodes": (*nodes[:4], hand.node("norm", 14, 0, None))}, "Two nodes of a name."),
+        "blocks-of-a-name": ({"blocks": hand.BLOCKS * 2}, "Two blocks of a name, of which one is not used either."),
+        "node-not-reached": ({"edges": edges[:3]}, "No edge into the output."),
+        "format-unused": ({"formats": (*hand.FORMATS, hand.text("Z") + hand.u(1) + hand.u(8))}, "A format of nothing."),
+        "weight-unused": ({"weights": (*hand.WIRES, hand.text("z") + hand.u(0) + vec())}, "A weight of no node."),
+        "block-unused": ({"blocks": (*hand.BLOCKS, hand.text("layer 1"))}, "A block of no node."),
+        "state-unused": ({"states": (*hand.STATES, hand.text("z") + hand.u(0) + hand.u(1))}, "A state of no node."),
+        "node-format": ({"nodes": (*nodes[:4], hand.node("logits", 14, 3, None))}, "A format that is not there."),
+        "node-weight": ({"nodes": (*nodes[:4], hand.node("logits", 14, 0, None, 2))}, "A weight that is not there."),
+        "node-block": ({"nodes": (*nodes[:4], hand.node("logits", 14, 0, 1))}, "A block that is not there."),
+        "node-state": ({"nodes": (*nodes[:4], hand.node("logits", 14, 0, None, state=1))}, "No such state."),
+    }  # fmt: skip
+    bodies = {name: (hand.body(wires=hand.circuit(**parts)), told) for name, (parts, told) in circuits.items()} | {
+        "input-reached": (
+            hand.body(
+                wires=hand.circuit(nodes=(nodes[0], hand.node("norm", 0, 0, 0, 0), *nodes[2:])),
+                arms=arms((1, (2,)), (0, (3,))),
+            ),
+            "An edge into an input.",
+        ),
+        "features-descending": (hand.body(features=hand.FEATURES[::-1]), "Features descend."),
+        "records-twice": (hand.body(records=(b"r" * 32,) * 2), "One record twice."),
+        "kernels-descending": (
+            hand.body(kernels=kernels[::-1], arms=vec(hand.arm(1, 1, 1, functions=hand.FUNCTIONS[::-1]))),
+            "Names of functions descend.",
+        ),
+        "kernel-unused": (hand.body(arms=arms((0, (1,)), (0, (2, 3)))), "A kernel that computes nothing."),
+        "kernel-nowhere": (hand.body(kernels=kernels[:1]), "A group of a kernel that is not there."),
+        "module-unused": (hand.body(modules=(late,)), "A module of which no kernel is."),
+        "group-empty": (hand.body(arms=arms(*hand.GROUPS, (0, ()))), "A group of no nodes."),
+        "node-twice": (hand.body(arms=arms(*hand.GROUPS, (0, (3,)))), "A node that is computed twice."),
+        "node-not-computed": (hand.body(arms=arms((1, (1,)), (0, (2,)))), "A node that nothing computes."),
+        "input-computed": (hand.body(arms=arms((1, (0, 1)), (0, (2, 3)))), "The input is computed."),
+        "node-nowhere": (hand.body(arms=arms(*hand.GROUPS, (0, (5,)))), "A node that is not there is computed."),
+        "rows-none": (hand.body(arms=vec(hand.arm(1, 0, 1))), "Rows from 0 on."),
+        "modes-descending": (hand.body(arms=vec(hand.arm(1, 1, 1), hand.arm(0, 1, 1))), "Modes descend."),
+    }  # fmt: skip
+    for name, (made, told) in bodies.items():
+        files = {"input.bin": kbp(made, LITE, b"")}
+        group.reject(name, "blueprint input.bin", "body", "blueprints.14", told, files, feature=FEATURE)
 
 
 def _verify(group: Group) -> None:
@@ -196,6 +271,12 @@ def _verify(group: Group) -> None:
     )
     weak = kept("block")[:73] + bytes(32) + kept("block")[105:]
     reject("key-of-small-order", kbp(GOOD, FULL, block=weak), "chain", 4, "An Ed25519 key that can bind nobody.")
+    for name, comment in (
+        ("magic", "Well signed, and no certificate."),
+        ("flags", "Well signed, with a flag that there is not."),
+        ("small-order", "Well signed, of an Ed25519 key that can bind nobody."),
+    ):
+        reject(f"signed-{name}", kbp(GOOD, FULL, block=kept(f"block-of-{name}")), "chain", 4, comment)
     reject(
         "may-not-certify",
         kbp(GOOD, FULL, block=kept("block-not-certified")),
@@ -285,6 +366,13 @@ def _verify(group: Group) -> None:
         "postcard",
         13,
         "Well signed, and no body.",
+    )
+    reject(
+        "first-kernel",
+        kbp(b"\xff" * 40, vec(), b"", kept("block-of-garbage")),
+        "kernel",
+        12,
+        "What is signed is not located, and the body is none.",
     )
     contradiction = hand.body(arms=vec(hand.arm(0, 1, 64)[:-1] + b"!"))
     reject(

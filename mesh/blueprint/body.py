@@ -103,7 +103,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Raises BodyError where it contradicts itself."""
+    """Raises BodyError where it contradicts itself, KernelError where a module is for another machine."""
 
     schema: str
     name: str
@@ -125,11 +125,6 @@ class Body:
         _ascending("evidence", [one.record for one in self.evidence])
         for number, kernel in enumerate(self.kernels):
             _within(f"kernels[{number}].module", kernel.module, len(self.modules))
-            machine = self.modules[kernel.module].architecture.partition("-")[0]
-            if machine != self.hardware.isa.partition("-")[0]:
-                raise KernelError(
-                    f"kernel {kernel.function!r}: for architecture {machine!r}, the hardware is {self.hardware.isa!r}"
-                )
         if {kernel.module for kernel in self.kernels} != set(range(len(self.modules))):
             raise BodyError("blueprint: a module of which no kernel is")
         if not self.plan:
@@ -144,6 +139,12 @@ class Body:
         for number, kernel in enumerate(self.kernels):
             if number not in used:
                 raise BodyError(f"blueprint: kernel {kernel.function!r} computes nothing")
+        for kernel in self.kernels:  # last, as another step of the check
+            machine = self.modules[kernel.module].architecture.partition("-")[0]
+            if machine != self.hardware.isa.partition("-")[0]:
+                raise KernelError(
+                    f"kernel {kernel.function!r}: for architecture {machine!r}, the hardware is {self.hardware.isa!r}"
+                )
 
     def _check_arm(self, what: str, arm: Arm) -> None:
         if not 0 < arm.rows_from <= arm.rows_to:
@@ -234,7 +235,8 @@ def encode_body(body: Body) -> bytes:
 
 
 def decode_body(data: bytes) -> Body:
-    """Raises PostcardError for bytes that are not the encoding of one, BodyError for one that contradicts itself."""
+    """Raises PostcardError for bytes that are not the encoding of one, BodyError for one that contradicts itself,
+    KernelError for one whose modules are for another machine than its hardware."""
     body: Body = p.decode(BODY, data, "blueprint")
     return body
 

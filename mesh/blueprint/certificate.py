@@ -124,6 +124,17 @@ def certify(
 def check_chain(chain: Sequence[Certificate], roots: Mapping[bytes, PublicKey]) -> PublicKey:
     """Follow `chain`, the signer's first, to one of `roots`, by their key ids: each is signed by the subject of the
     next, which may certify, the last by a root. Returns that root. Raises ChainError, UntrustedRoot."""
+    check_links(chain)
+    last, what = chain[-1], f"certificate {len(chain) - 1}"
+    root = roots.get(last.issuer)
+    if root is None:
+        raise UntrustedRoot(f"{what}: issued by root {last.issuer.hex()}, which is not trusted here")
+    last.check_issuer(root, what)
+    return root
+
+
+def check_links(chain: Sequence[Certificate]) -> None:
+    """As `check_chain`, up to the last one. Raises ChainError."""
     if not 0 < len(chain) <= MAX_CHAIN:
         raise ChainError(f"certificates: {len(chain)} in the chain, expected 1 to {MAX_CHAIN}")
     for number, (certificate, issuer) in enumerate(pairwise(chain)):
@@ -133,9 +144,3 @@ def check_chain(chain: Sequence[Certificate], roots: Mapping[bytes, PublicKey]) 
         if not issuer.may_certify:
             raise ChainError(f"{what}: its issuer, certificate {number + 1}, may not certify")
         certificate.check_issuer(issuer.subject, what)
-    last, what = chain[-1], f"certificate {len(chain) - 1}"
-    root = roots.get(last.issuer)
-    if root is None:
-        raise UntrustedRoot(f"{what}: issued by root {last.issuer.hex()}, which is not trusted here")
-    last.check_issuer(root, what)
-    return root

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from mesh.blueprint.body import Body, Module, encode_body
-from mesh.blueprint.certificate import Certificate
+from mesh.blueprint.certificate import Certificate, check_links
 from mesh.blueprint.container import Container, Inline, Internal, Locator, Source, head_of
 from mesh.blueprint.modules import check_module
 from mesh.blueprint.sealing import sign
@@ -20,7 +20,7 @@ from mesh.identity.files import open_regular
 
 _PIECE_BYTES: Final = 1 << 20
 
-Find = Callable[[Module], Path]
+Find = Callable[[Module, Source], Path]
 
 
 def preview(body: Body) -> bytes:
@@ -29,7 +29,9 @@ def preview(body: Body) -> bytes:
 
 
 def signed(container: Container, key: SecretKey, chain: Sequence[Certificate]) -> Iterator[bytes]:
-    """The same file with another signature block."""
+    """The same file with another signature block. Raises ChainError where the chain is not one, or not that of `key`;
+    who its root is, and what time it is, is for verifiers to say."""
+    check_links(chain)
     locators = container.locators()
     block = sign(key, chain, container.header, [locator.digest for locator in locators])
     yield head_of(container.body, locators, block)
@@ -37,16 +39,16 @@ def signed(container: Container, key: SecretKey, chain: Sequence[Certificate]) -
     yield block
 
 
-def lite(container: Container, source: Callable[[Locator], Source] = lambda _: Internal()) -> Iterator[bytes]:
-    """Without payloads; `source` says where what was inline can be found."""
-    yield from _rewritten(container, [
-        replace(locator, source=source(locator)) if isinstance(locator.source, Inline) else locator
-        for locator in container.locators()
-    ])  # fmt: skip
+def lite(container: Container, sources: Mapping[bytes, Source] | None = None) -> Iterator[bytes]:
+    """Without payloads. `sources` says by its digest where each module can be had; where it does not, one that was
+    inline is in the installed engine, and another where it was."""
 
+    def source(locator: Locator) -> Source:
+        where = Internal() if isinstance(locator.source, Inline) else locator.source
+        return where if sources is None else sources.get(locator.digest, where)
 
-def _rewritten(container: Container, locators: Sequence[Locator]) -> Iterator[bytes]:
-    yield head_of(container.body, tuple(locators), container.signature_block)
+    locators = tuple(replace(locator, source=source(locator)) for locator in container.locators())
+    yield head_of(container.body, locators, container.signature_block)
     yield container.signature_block
 
 
@@ -59,7 +61,7 @@ def full(container: Container, blueprint: Blueprint, find: Find) -> Iterator[byt
     for locator in blueprint.locators:
         module = modules[locator.digest]
         if not isinstance(locator.source, Inline):
-            paths[locator.digest] = path = find(module)
+            paths[locator.digest] = path = find(module, locator.source)
             check_module(path, module)
         locators.append(Locator(locator.digest, Inline(at, module.length)))
         at += module.length

@@ -107,7 +107,8 @@ class Tuple(Kind):
 
 
 class Struct(Kind):
-    """The fields of `made`, in order: no names, no length."""
+    """The fields of `made`, in order: no names, no length. What `made` asks of its fields beyond their kinds is asked
+    once all of the data was read."""
 
     def __init__(self, made: type, /, **fields: Kind) -> None:
         self.made, self.fields = made, tuple(fields.items())
@@ -120,7 +121,12 @@ class Struct(Kind):
             kind.write(out, getattr(value, name), f"{what}.{name}")
 
     def read(self, reader: Reader, what: str) -> Any:
-        return self.made(**{name: kind.read(reader, f"{what}.{name}") for name, kind in self.fields})
+        value: Any = object.__new__(self.made)
+        for name, kind in self.fields:
+            object.__setattr__(value, name, kind.read(reader, f"{what}.{name}"))
+        if hasattr(value, "__post_init__"):
+            reader.unasked.append(value)
+        return value
 
 
 class Enum(Kind):
@@ -157,11 +163,14 @@ def encode(kind: Kind, value: Any, what: str = "value") -> bytes:
 
 
 def decode(kind: Kind, data: bytes, what: str = "value") -> Any:
-    """Raises PostcardError for anything but the one encoding of a value of `kind`."""
+    """Raises PostcardError for anything but the one encoding of a value of `kind`; after that whatever a structure of
+    it refuses of its fields."""
     reader = Reader(data)
     value = kind.read(reader, what)
     if reader.left:
         raise reader.fault(what, f"{reader.left} bytes follow it")
     if encode(kind, value, what) != data:  # whatever the rules above have missed
         raise PostcardError(f"postcard: {what}: not the one encoding of its value")
+    for each in reader.unasked:
+        each.__post_init__()
     return value

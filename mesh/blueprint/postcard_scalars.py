@@ -14,10 +14,12 @@ _SHOWN: Final = 80
 
 
 class Reader:
-    """A cursor over `data`; every length is held against what is left before it is used."""
+    """A cursor over `data`; every length is held against what is left before it is used. `unasked` are the structures
+    that were read and have yet to say whether their fields go together."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
+        self.unasked: list[Any] = []
 
     @property
     def left(self) -> int:

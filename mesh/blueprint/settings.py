@@ -13,7 +13,7 @@ from typing import Final
 
 from mesh.blueprint import postcard as p
 from mesh.blueprint.postcard_scalars import BOOL, U8, U32, Text, Words
-from mesh.errors import BodyError, UnstatedLever
+from mesh.errors import BodyError, KernelError, UnstatedLever
 
 KV_TYPES: Final = ("f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 DEVICES: Final = ("cpu", "cuda", "rocm", "xpu", "tpu", "hpu")
@@ -39,6 +39,8 @@ _NO_LEVERS: Final = frozenset(
     {"PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONPATH", "PYTHONWARNINGS", "PYTHONIOENCODING", "PYTHONUTF8",
      "PYTHONSAFEPATH", "PYTHONPYCACHEPREFIX", "PYTHONFAULTHANDLER"}
 )  # fmt: skip
+# Say where code is loaded from that is of no module which a blueprint pins.
+_LOADING: Final = ("LD_", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "GGML_BACKEND_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,13 @@ def check_levers(settings: Settings, environment: Mapping[str, str]) -> None:
             faults.append(f"environment variable {name} is {value[:80]!r}, the blueprint states {stated[name][:80]!r}")
     if faults:
         raise UnstatedLever("; ".join(faults))
+
+
+def check_loaded(environment: Mapping[str, str]) -> None:
+    """Raises KernelError for a variable that, stated or not, would load code that no module pins."""
+    for name in sorted(environment):
+        if name.startswith(_LOADING):
+            raise KernelError(f"environment variable {name[:80]}: it loads code of which no kernel module is pinned")
 
 
 def _check_environment(pairs: tuple[tuple[str, str], ...]) -> None:

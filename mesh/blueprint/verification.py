@@ -23,6 +23,7 @@ from typing import Literal
 from mesh.blueprint.body import Body, decode_body
 from mesh.blueprint.certificate import Certificate, check_chain
 from mesh.blueprint.container import Container, Inline, Locator
+from mesh.blueprint.elf import machine_of
 from mesh.blueprint.revocation import Revocations
 from mesh.blueprint.sealing import SignatureBlock
 from mesh.blueprint.signature import PublicKey
@@ -106,6 +107,9 @@ def _decoded(container: Container, locators: tuple[Locator, ...], chain: tuple[C
             raise KernelError(f"kernel module {module.name!r}: nothing says where its bytes are")
         if isinstance(source, Inline) and source.length != module.length:
             raise KernelError(f"kernel module {module.name!r}: {source.length} bytes inline, expected {module.length}")
+        compiled = machine_of(next(container.pieces(source), b"")) if isinstance(source, Inline) else None
+        if compiled is not None and compiled != module.architecture.partition("-")[0]:
+            raise KernelError(f"kernel module {module.name!r}: compiled for {compiled}, expected {module.architecture}")
     for digest in found:
         raise KernelError(f"kernel module {digest.hex()}: located, and of no kernel of the blueprint")
     return Blueprint(container.id, body, locators, chain)

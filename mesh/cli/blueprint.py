@@ -67,6 +67,10 @@ def _add_making(actions: Any) -> None:
         action = actions.add_parser(name, help=f"the same blueprint {about}")
         _file(action)
         _out(action)
+        if name == "lite":
+            action.add_argument(
+                "--at", metavar="WHERE", help="a folder (from / on) or https address where others find the modules"
+            )
         if name == "full":
             action.add_argument(
                 "--kernels", type=Path, metavar="DIR", help="where modules are that are not in the installed engine"

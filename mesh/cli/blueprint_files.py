@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from mesh.errors import KeyFileError, MeshError, TrustFileError, UsageError
 if TYPE_CHECKING:
     from mesh.blueprint.certificate import Certificate
     from mesh.blueprint.container import Container
+    from mesh.blueprint.revocation import Revocations
     from mesh.blueprint.signature import PublicKey, SecretKey
     from mesh.blueprint.verification import Policy
 
@@ -41,11 +42,11 @@ def read_secret_key(path: Path) -> SecretKey:
 
 
 def read_public_keys(path: Path) -> list[PublicKey]:
-    """One a line; empty lines and those that begin with # do not count. Raises TrustFileError, OSError."""
+    """One a line; empty lines and those that begin with # do not count. Raises TrustFileError, ModelFileError,
+    OSError."""
     from mesh.blueprint.signature import PublicKey
 
-    with path.open("rb") as file:
-        data = file.read(_MAX_ROOTS_BYTES + 1)
+    data = read_regular(path, _MAX_ROOTS_BYTES + 1)
     if len(data) > _MAX_ROOTS_BYTES:
         raise TrustFileError(f"{path}: over {_MAX_ROOTS_BYTES} bytes")
     keys = []
@@ -75,14 +76,12 @@ def read_certificate(path: Path) -> Certificate:
     """Raises an Invalid that names the file, OSError."""
     from mesh.blueprint.certificate import CERTIFICATE_BYTES, Certificate
 
-    with path.open("rb") as file:
-        return Certificate.from_bytes(file.read(CERTIFICATE_BYTES + 1), str(path))
+    return Certificate.from_bytes(read_regular(path, CERTIFICATE_BYTES + 1), str(path))
 
 
 def read_policy(roots: Sequence[Path], revoked: Path | None, now_s: int) -> Policy:
     """Whom a command trusts. Without a list nobody knows what was revoked, so one is needed. Raises UsageError,
-    TrustFileError, ChainError, UntrustedRoot, OSError."""
-    from mesh.blueprint.revocation import MAX_LIST_BYTES, Revocations
+    TrustFileError, ChainError, UntrustedRoot, ModelFileError, OSError."""
     from mesh.blueprint.verification import Policy
 
     if not roots or revoked is None:
@@ -91,8 +90,24 @@ def read_policy(roots: Sequence[Path], revoked: Path | None, now_s: int) -> Poli
             "(--blueprint-revoked FILE; `mesh blueprint revoke` makes one, an empty one too)"
         )
     keys = {key.id: key for path in roots for key in read_public_keys(path)}
-    with revoked.open("rb") as file:
-        return Policy(keys, Revocations.from_bytes(file.read(MAX_LIST_BYTES + 1), keys), now_s)
+    return Policy(keys, read_revocations(revoked, keys), now_s)
+
+
+def read_revocations(path: Path, keys: Mapping[bytes, PublicKey]) -> Revocations:
+    """The list in a file, of one of `keys`. Raises ChainError, UntrustedRoot, ModelFileError, OSError."""
+    from mesh.blueprint.revocation import MAX_LIST_BYTES, Revocations
+
+    with naming(path):
+        return Revocations.from_bytes(read_regular(path, MAX_LIST_BYTES + 1), keys)
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """At most so many bytes of what must be a file: of a pipe nobody knows when its bytes come. Raises ModelFileError,
+    OSError."""
+    from mesh.identity.files import open_regular
+
+    with open_regular(path) as file:
+        return file.read(most)
 
 
 @contextmanager

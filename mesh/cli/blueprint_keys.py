@@ -6,9 +6,8 @@ import argparse
 import os
 import re
 import time
-from pathlib import Path
 
-from mesh.cli.blueprint_files import public_line, read_public_key, read_secret_key, secret_line
+from mesh.cli.blueprint_files import public_line, read_public_key, read_revocations, read_secret_key, secret_line
 from mesh.cli.console import emit, note, say
 from mesh.cli.exits import ACCEPTED
 from mesh.cli.newfile import check_new, write_new
@@ -55,14 +54,13 @@ def run_certify(args: argparse.Namespace) -> int:
 
 
 def run_revoke(args: argparse.Namespace) -> int:
-    from mesh.blueprint.revocation import MAX_LIST_BYTES, Revocations, revoke
+    from mesh.blueprint.revocation import revoke
 
     root = read_secret_key(args.key)
     check_new(args.out)
     ids, number = {_id(text) for text in args.ids}, 1
     if args.previous is not None:
-        with Path(args.previous).open("rb") as file:
-            before = Revocations.from_bytes(file.read(MAX_LIST_BYTES + 1), {root.public.id: root.public})
+        before = read_revocations(args.previous, {root.public.id: root.public})
         ids, number = ids | before.ids, before.number + 1
     made_s, until_s = time.time_ns() // _NS_PER_S, args.not_after // _NS_PER_S
     write_new(args.out, [revoke(root, ids, number=number, made_s=made_s, until_s=until_s)])

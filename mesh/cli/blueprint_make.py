@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from mesh.cli.blueprint_files import naming, opened, read_certificate, read_secret_key
+from mesh.cli.blueprint_files import naming, opened, read_certificate, read_regular, read_secret_key
 from mesh.cli.console import emit, note, say
 from mesh.cli.engines import kind_of, spec_of
 from mesh.cli.exits import ACCEPTED
@@ -21,10 +22,12 @@ from mesh.errors import KernelError, UsageError
 
 if TYPE_CHECKING:
     from mesh.blueprint.body import Body, Evidence, Module
+    from mesh.blueprint.container import Source
 
 _MAX_EVIDENCE_BYTES = 1 << 16
 _VLLM_SLOTS = 8  # the default of VllmConfig, spelled out
 _HEX = re.compile(r"[0-9a-f]{64}")
+_ADDRESS = re.compile(r"https://[^/\s]+")
 
 
 def run_build(args: argparse.Namespace) -> int:
@@ -37,7 +40,7 @@ def run_build(args: argparse.Namespace) -> int:
     assert isinstance(spec, (GgufSpec, VllmSpec))
     check_new(args.out)
     lineage, revision = _place(args.after)
-    environment = dict(map(_variable, args.env))
+    environment = _environment(args.env)
     told = {"lineage": lineage, "revision": revision, "environment": environment, "title": args.title}
     body = _body(spec, evidence=[_evidence(path) for path in args.evidence], **told)
     write_new(args.out, [preview(body)])
@@ -91,18 +94,26 @@ def _place(after: Path | None) -> tuple[bytes, int]:
         return body.lineage, body.revision + 1
 
 
-def _variable(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not found:
-        raise UsageError(f"--env {text[:80]!r}: expected NAME=VALUE")
-    return name, value
+def _environment(given: Iterable[str]) -> dict[str, str]:
+    """Raises UsageError, KernelError."""
+    from mesh.blueprint.settings import check_loaded
+
+    environment: dict[str, str] = {}
+    for text in given:
+        name, found, value = text.partition("=")
+        if not found:
+            raise UsageError(f"--env {text[:80]!r}: expected NAME=VALUE")
+        if name in environment:
+            raise UsageError(f"--env {name[:80]}: given twice")
+        environment[name] = value
+    check_loaded(environment)
+    return environment
 
 
 def _evidence(path: Path) -> Evidence:
     from mesh.blueprint.body import Evidence
 
-    with path.open("rb") as file:
-        data = file.read(_MAX_EVIDENCE_BYTES + 1)
+    data = read_regular(path, _MAX_EVIDENCE_BYTES)
     try:
         told = json.loads(data)
     except (ValueError, RecursionError):
@@ -135,12 +146,25 @@ def run_sign(args: argparse.Namespace) -> int:
 
 def run_lite(args: argparse.Namespace) -> int:
     from mesh.blueprint.packing import lite
+    from mesh.blueprint.verification import read_unverified
 
     check_new(args.out)
     with opened(args.file) as container:
-        container.check_payloads(container.locators())
-        write_new(args.out, lite(container))
-        return _made(args, container.id, "lite")
+        blueprint = read_unverified(container)
+        sources = None if args.at is None else {one.digest: _at(args.at, one) for one in blueprint.body.modules}
+        write_new(args.out, lite(container, sources))
+    return _made(args, blueprint.id, "lite")
+
+
+def _at(where: str, module: Module) -> Source:
+    """A module in a folder of this name, or below an address. Raises UsageError for anything else."""
+    from mesh.blueprint.container import Disk, Remote
+
+    if _ADDRESS.match(where):
+        return Remote(f"{where.rstrip('/')}/{quote(module.name)}")
+    if not Path(where).is_absolute():
+        raise UsageError(f"--at {where[:80]!r}: expected a folder from / on, or an address that begins with https://")
+    return Disk(str(Path(where) / module.name))
 
 
 def run_full(args: argparse.Namespace) -> int:
@@ -152,18 +176,28 @@ def run_full(args: argparse.Namespace) -> int:
         blueprint = read_unverified(container)
         folders = [args.kernels] if args.kernels is not None else []
 
-        def find(module: Module) -> Path:
-            return found(module, folders)
+        def find(module: Module, source: Source) -> Path:
+            return found(module, source, folders)
 
         write_new(args.out, _named(args.file, full(container, blueprint, find)))
     return _made(args, blueprint.id, "full")
 
 
-def found(module: Module, folders: Iterable[Path]) -> Path:
-    """Where a module of this name is: in one of `folders`, or in the installed engine. Raises KernelError."""
-    for folder in folders:
-        if (path := folder / Path(module.name).name).is_file():
-            return path
+def found(module: Module, source: Source, folders: Iterable[Path]) -> Path:
+    """Where a module of this name is: in one of `folders`, where its locator says, or in the installed engine. Raises
+    KernelError."""
+    from mesh.blueprint.container import Disk, Remote
+
+    for folder in folders:  # as the engine lays them out, or all beside each other
+        for path in (folder / module.name, folder / Path(module.name).name):
+            if path.is_file():
+                return path
+    if isinstance(source, Disk):
+        return Path(source.path)
+    if isinstance(source, Remote):
+        raise KernelError(
+            f"kernel module {module.name!r}: at {source.url}: it is not fetched here; --kernels names a folder with it"
+        )
     if module.origin.startswith("xllamacpp "):
         from mesh.engine.gguf_blueprint import compiled_module
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.cli.blueprint_files import opened, read_policy
-from mesh.cli.console import counted, emit, note, say
+from mesh.cli.console import counted, emit, note, printable, say
 from mesh.cli.exits import ACCEPTED, REFUSED
 from mesh.cli.state import state_of
 
@@ -40,9 +40,15 @@ def run_verify(args: argparse.Namespace) -> int:
         emit({**told, "chain": [_certificate(one) for one in blueprint.chain]})
     else:
         for name, value in told.items():
-            say(f"{name.replace('_', ' '):<12}  {value}")
+            _line(f"{name.replace('_', ' '):<12}  {value}")
         note("verified: bounds, body hash, chain, expiry, revocations, both signatures, kernels, body")
     return ACCEPTED
+
+
+def _line(text: str) -> None:
+    """Print what a blueprint says as one line, whatever is in its texts: one that is not verified may look like lines
+    of ours."""
+    say(printable(text))
 
 
 def form_of(container: Container, blueprint: Blueprint) -> str:
@@ -70,9 +76,9 @@ def run_inspect(args: argparse.Namespace) -> int:
     say(f"blueprint   sha256:{blueprint.id.hex()}")
     say(f"form        {form}")
     for one in chain:
-        say(f"signed by   {one['label']}, key {one['subject']}, certificate {one['certificate']}")
+        _line(f"signed by   {one['label']}, key {one['subject']}, certificate {one['certificate']}")
     for name, value in _rows(body):
-        say(f"{name:<10}  {value}")
+        _line(f"{name:<10}  {value}")
     note(
         "no signature was checked" if chain else "a preview: it is not signed, and nothing serves under it until it is"
     )
@@ -163,7 +169,7 @@ def run_diff(args: argparse.Namespace) -> int:
         emit({"same": not found, "differences": [{"of": what, "a": a, "b": b} for what, a, b in found]})
     elif found:
         for what, a, b in found:
-            say(f"{what}: {a} -> {b}")
+            _line(f"{what}: {a} -> {b}")
     else:
         say("the same: nothing that they state differs")
     return REFUSED if found else ACCEPTED

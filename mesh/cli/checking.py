@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.cli.granted import Granted
+from mesh.cli.launched import as_launched
 from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.cli.starting import check_files, check_words
 from mesh.errors import MeshError, UsageError
@@ -41,18 +42,31 @@ class Checked:
         return f"{self.kind}: {name}{also}, {self.source}"
 
 
-def checked(specs: Sequence[EngineSpec], routes: Sequence[Route]) -> list[Checked]:
-    """Each backend with what is wrong with it: files that are not there or not sound, and names that say two things."""
+def checked(
+    specs: Sequence[EngineSpec], routes: Sequence[Route], launches: Sequence[Path | None] = ()
+) -> list[Checked]:
+    """Each backend with what is wrong with it: files that are not there or not sound, names that say two things, and a
+    launch record that says something else."""
     aliases = [list(route.aliases) for route in routes] or [[] for _ in specs]
     found = [_checked(spec, also) for spec, also in zip(specs, aliases, strict=True)]
     for spec, one in zip(specs, found, strict=True):
         one.faults[:0] = _of_words(spec)
+    for spec, one, record in zip(specs, found, launches, strict=False):
+        one.faults += [] if record is None else _of_record(spec, record)
     names = [one.name for one in found if one.name is not None]
     for one in found:
         if one.name is not None and names.count(one.name) > 1:
             one.faults.append(f"{one.name!r} is the name of another backend too")
         one.faults += [f"alias {alias!r} is the name of a backend" for alias in one.aliases if alias in names]
     return found
+
+
+def _of_record(spec: EngineSpec, path: Path) -> list[str]:
+    try:
+        as_launched(spec, path)
+    except (MeshError, OSError) as e:
+        return [str(e)]
+    return []
 
 
 def _checked(spec: EngineSpec, aliases: list[str]) -> Checked:

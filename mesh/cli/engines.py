@@ -46,8 +46,8 @@ _APPLIES = {
 _CHOICES = tuple(dict.fromkeys(flag for flags in _APPLIES.values() for flag in flags))
 ENGINE_FLAGS = (*KINDS, "name", *_CHOICES, "cpu_watts")
 BLUEPRINT_FLAGS = ("blueprint", "blueprint_root", "blueprint_revoked")
-# Where a program is and how long it may take moves no number: what it is, is checked.
-_PLACES = ("vllm_executable", "vllm_start_s")
+# Where a program is and how long it is waited for moves no number: what it is, is checked.
+_PLACES = ("vllm_executable", "vllm_start_s", "silent_s")
 _MODELS = "where a candidate's models lie ($LETSINFER_HOME/models)"
 _MAX_WHOLE = 2**31 - 1  # what the engines' C code counts with
 _MAX_DIGITS = 10
@@ -228,7 +228,7 @@ def _governed(args: argparse.Namespace, kind: str) -> EngineSpec:
     blueprint = governed(args.blueprint, args.blueprint_root or [], args.blueprint_revoked)
     if kind == "gguf":
         path = packaged_model() if args.gguf == PACKAGED else Path(args.gguf)
-        return spec_under(blueprint, gguf=path)
+        return spec_under(blueprint, gguf=path, silent_s=args.silent_s)
     if kind == "vllm_managed":
         return spec_under(
             blueprint, folder=Path(args.vllm_managed), executable=args.vllm_executable, start_s=args.vllm_start_s

@@ -33,16 +33,18 @@ def governed(path: Path, roots: Sequence[Path], revoked: Path | None) -> Bluepri
 
 def spec_under(
     blueprint: Blueprint, *, gguf: Path | None = None, folder: Path | None = None, executable: str | None = None,
-    start_s: int | None = None, gpus: tuple[int | str, ...] | None = None,
+    start_s: int | None = None, silent_s: int | None = None, gpus: tuple[int | str, ...] | None = None,
 ) -> EngineSpec:  # fmt: skip
-    """What to run, all but where it is from the blueprint. Raises UsageError where it is for another kind of model."""
+    """What to run: all but where it is, and how long it is waited for, is from the blueprint. Raises UsageError where
+    that is for another kind of model."""
     from mesh.blueprint.settings import GgufSettings, VllmSettings
 
     settings = blueprint.body.settings
     if isinstance(settings, GgufSettings) and gguf is not None:
         return GgufSpec(
-            gguf, name=settings.name, slots=settings.slots, context=settings.context_tokens, blueprint=blueprint
-        )
+            gguf, name=settings.name, slots=settings.slots, context=settings.context_tokens, silent_s=silent_s,
+            blueprint=blueprint,
+        )  # fmt: skip
     if isinstance(settings, VllmSettings) and folder is not None:
         return VllmSpec(
             None, name=settings.name, slots=settings.slots, weights=folder, device=settings.device,
@@ -55,10 +57,11 @@ def spec_under(
 def check_governed(spec: GgufSpec | VllmSpec, environment: Mapping[str, str]) -> None:
     """Hold this machine, its environment, the installed kernels and the checkpoint's headers to the blueprint. Raises
     UnstatedLever, KernelError, BodyError, EngineUnsupported, ModelFileError, OSError."""
-    from mesh.blueprint.settings import check_levers
+    from mesh.blueprint.settings import check_levers, check_loaded
 
     assert spec.blueprint is not None
     body = spec.blueprint.body
+    check_loaded(dict(body.settings.environment))
     check_levers(body.settings, environment)
     if isinstance(spec, GgufSpec):
         from mesh.engine.gguf_blueprint import check_gguf
@@ -100,7 +103,7 @@ def config_under(spec: GgufSpec, cpu_watts_u: int | None, environment: Mapping[s
     settings = spec.blueprint.body.settings
     assert isinstance(settings, GgufSettings)
     return config_of(
-        settings, spec.path, blueprint_id=spec.blueprint.id, watts_u=cpu_watts_u,
+        settings, spec.path, blueprint_id=spec.blueprint.id, watts_u=cpu_watts_u, silent_s=spec.silent_s,
         environment={**environment, **dict(settings.environment)},
     )  # fmt: skip
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import os
 import platform
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.console import emit, note, say
+from mesh.cli.console import emit, note, printable_text, say
 from mesh.cli.engines import positive
 from mesh.cli.exits import ACCEPTED, REFUSED
 from mesh.cli.launch_flags import add_common_flags, ledgers, loaded, login_of, recipe_at
@@ -93,8 +95,15 @@ def run(args: argparse.Namespace) -> int:
         for file in files:
             say(file)
         return ACCEPTED
-    data, manifest = asyncio.run(_measure(args, config, measured, kept, matrix, stem))
-    path = _land(folder, stem, data, manifest, kept)
+    said: list[str] = []
+
+    def tell(text: str) -> None:
+        said.append(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n")
+        note(text)
+
+    tell(f"run {measured.id} of {args.recipe}: {model} by {engine}")
+    data, manifest = asyncio.run(_measure(args, config, measured, kept, matrix, stem, tell))
+    path = _land(folder, stem, data, manifest, kept, said)
     _tell(args, path, data, manifest)
     return REFUSED if data.failed else ACCEPTED
 
@@ -119,7 +128,13 @@ def _beside(name: str, config: Loaded) -> Path:
 
 
 async def _measure(
-    args: argparse.Namespace, config: Loaded, measured: Run, kept: Kept, matrix: Matrix, stem: str
+    args: argparse.Namespace,
+    config: Loaded,
+    measured: Run,
+    kept: Kept,
+    matrix: Matrix,
+    stem: str,
+    tell: Callable[[str], None],
 ) -> tuple[BenchData, Manifest]:
     from mesh.launch.bench_data import FORMAT, BenchData
     from mesh.launch.bench_matrix import ENDPOINT, PROMPTS, Bench
@@ -138,7 +153,7 @@ async def _measure(
             raise hosts.down[nodes[0].name]
         opener = _direct(nodes[0], port) if args.direct else _through(hosts, nodes[0].name, port)
         client = Client(opener, f"{nodes[0].ssh_ip if args.direct else '127.0.0.1'}:{port}", time.monotonic_ns)
-        cells = await Bench(client, engine, model, matrix, note).run()
+        cells = await Bench(client, engine, model, matrix, tell).run()
         seen = await observe(hosts, measured, kept)
     data = BenchData(
         v=FORMAT, recipe=args.recipe, run=measured.id, engine=engine, model=model,
@@ -197,19 +212,31 @@ def _launcher() -> dict[str, str]:
     from mesh.meter.load import processor_name
 
     return {
-        "mesh": mesh.__version__, "python": ".".join(map(str, sys.version_info[:3])), "system": platform.system(),
-        "release": platform.release(), "architecture": platform.machine(),
+        "mesh": mesh.__version__, "code": _code(), "python": ".".join(map(str, sys.version_info[:3])),
+        "system": platform.system(), "release": platform.release(), "architecture": platform.machine(),
         "processor": processor_name() or "unknown", "cores": str(len(os.sched_getaffinity(0))),
     }  # fmt: skip
 
 
-def _land(folder: Path, stem: str, data: BenchData, manifest: Manifest, kept: Kept) -> Path:
+def _code() -> str:
+    """SHA-256 over the modules of this package, each by its name and its own SHA-256: which launcher it was, to the
+    byte, wherever it came from."""
+    import mesh
+
+    root = Path(mesh.__file__).parent
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(root).as_posix()}\n"
+             for path in sorted(root.rglob("*.py"))]  # fmt: skip
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _land(folder: Path, stem: str, data: BenchData, manifest: Manifest, kept: Kept, said: list[str]) -> Path:
     from mesh.cli.launch_tables import markdown_report
-    from mesh.launch.bench_package import DATA, RECIPE, REPORT, digests, land
+    from mesh.launch.bench_package import DATA, LOG, RECIPE, REPORT, digests, land
 
     # the recipe as it was launched, which is what was measured; where that is lost, nothing stands in for it
     recipe = b"" if kept.recipe is None else kept.recipe.data
-    parts = {REPORT: markdown_report(manifest, data).encode(), DATA: data.to_json(), RECIPE: recipe}
+    log = "".join(printable_text(line) for line in said).encode()
+    parts = {REPORT: markdown_report(manifest, data).encode(), DATA: data.to_json(), LOG: log, RECIPE: recipe}
     return land(folder, stem, parts, manifest.model_copy(update={"files": digests(parts)}))
 
 

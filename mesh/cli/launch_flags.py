@@ -80,7 +80,8 @@ def login_of(config: Loaded) -> Login:
 
     pinned = known_hosts(config)
     text = read_bounded(pinned).decode("utf-8", errors="replace") if pinned.exists() else ""
-    return Login(config.config.ssh_user, Path(os.path.expanduser(config.config.ssh_key_path)), text)
+    key = Path(os.path.expanduser(config.config.ssh_key_path))
+    return Login(config.config.ssh_user, key, text, float(config.config.ssh_silence_s))
 
 
 def known_hosts(config: Loaded) -> Path:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.console import counted, emit, note, printable_text, say
+from mesh.cli.console import counted, emit, flush, note, printable_text, say
 from mesh.cli.engines import positive
 from mesh.cli.exits import ACCEPTED, NOT_RUN, REFUSED
 from mesh.cli.launch_flags import add_common_flags, known_hosts, ledgers, loaded, login_of, recipe_at
@@ -107,10 +107,11 @@ def run_health(args: argparse.Namespace) -> int:
 
 async def _look(args: argparse.Namespace, config: Loaded) -> Fleet:
     from mesh.launch.fleet import survey
+    from mesh.launch.plugins import load_plugins
 
     return await survey(
         config.config, ledgers(config), login_of(config), now_ns=time.time_ns, cluster=args.cluster,
-        complete=args.complete,
+        complete=args.complete, plugins=load_plugins(),
     )  # fmt: skip
 
 
@@ -125,6 +126,7 @@ async def _watch(args: argparse.Namespace, config: Loaded) -> int:
         runs = [run for cluster in fleet.clusters for run in cluster.runs]
         say(f"{counted(len(fleet.clusters), 'cluster')}, {up} up; {counted(len(runs), 'open run')}, "
             f"{sum(run.good for run in runs)} ready")  # fmt: skip
+        flush()
         await asyncio.sleep(args.every)
 
 
@@ -149,6 +151,8 @@ def _health_steps(args: argparse.Namespace, config: Loaded) -> list[Step]:
 def _say_fleet(fleet: Fleet) -> None:
     for cluster in fleet.clusters:
         say(f"{cluster.name}: {'up' if cluster.up else 'down'}")
+        for cause in cluster.blocked:
+            say(f"  {cause}")
         for node in cluster.nodes:
             say(f"  {node.node} {node.address}: {node.state}" + (f": {node.why}" if node.why else ""))
         for run in cluster.runs:
@@ -261,6 +265,7 @@ async def _follow(recipe: str, run: Run, steps: Sequence[Step], config: Loaded) 
         async for said in lines:
             if not said.ended:
                 say(f"{said.node}: {said.text}")
+                flush()  # whoever reads it follows too
             elif said.text is not None:
                 lost[said.node] = said.text
             else:

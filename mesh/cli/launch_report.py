@@ -125,9 +125,9 @@ def _rendered(form: str, recipes: list[Told]) -> bytes:
 def _line(one: Told) -> tuple[str, ...]:
     last = one.packages[-1] if one.packages else None
     if last is None:
-        return (one.name, one.model, one.state, str(one.launches), "none", "not known")
+        return (one.name, one.shown_model, one.state, str(one.launches), "none", "not known")
     changed = " (changed)" if one.stale(last) or last.manifest.drift else ""
-    return (one.name, one.model, one.state, str(one.launches), last.manifest.stem, last.chip + changed)
+    return (one.name, one.shown_model, one.state, str(one.launches), last.manifest.stem, last.chip + changed)
 
 
 def _remarks(one: Told) -> list[str]:

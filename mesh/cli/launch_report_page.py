@@ -47,8 +47,8 @@ def _summary(recipes: Sequence[Told], benches: int) -> str:
         last = one.packages[-1] if one.packages else None
         came = UNKNOWN if last is None else _chip(one, last)
         when = "none" if last is None else utc(last.manifest.ended_ms * 10**6)[:16]
-        cells = [f'<a href="#{_anchor(one)}">{text(one.name)}</a>', text(one.model), _state(one), str(one.launches),
-                 str(len(one.packages)), text(when), came]  # fmt: skip
+        cells = [f'<a href="#{_anchor(one)}">{text(one.name)}</a>', text(one.shown_model), _state(one),
+                 str(one.launches), str(len(one.packages)), text(when), came]  # fmt: skip
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(f'<th scope="col">{text(name)}</th>' for name in heads)
     caption = (
@@ -76,7 +76,9 @@ def _chip(one: Told, package: Package) -> str:
 
 def _recipe(one: Told) -> Iterator[str]:
     yield f'<section id="{_anchor(one)}"><h2>{text(one.name)} {_state(one)}</h2>'
-    about = [one.model, one.image, f"launched {one.launches} times" if one.launches != 1 else "launched once"]
+    about = [one.model, one.image]
+    if one.launches:
+        about.append(f"launched {one.launches} times" if one.launches != 1 else "launched once")
     if one.run is not None:
         about.append(
             f"run {one.run.id}" + (f", record {one.run.opened['record']}" if one.run.opened.get("record") else "")
@@ -117,7 +119,7 @@ def _bench(one: Told, package: Package) -> str:
     pairs = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in facts(manifest, package.data))
     ended = text(utc(manifest.ended_ms * 10**6))
     clean = not manifest.drift and not manifest.unknown and not one.stale(package)
-    told = f'<p class="quiet">{text(drift[0])}</p>' if clean else _listed("drift", "Drift:", drift)
+    told = f'<p class="quiet">Drift: {text(drift[0])}</p>' if clean else _listed("drift", "Drift:", drift)
     return (
         f'<div class="card"><h3>{text(manifest.label)}, {ended} {_chip(one, package)}</h3>'
         f'<div class="wide"><table class="figures"><caption>{text(counted(len(package.data.cells), "cell"))}, '

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from mesh.cli.launch_flags import ledgers, login_of, recipe_at, sources
 from mesh.errors import LaunchError, SchemaError, UsageError
 from mesh.launch.bench_package import REPORTS_FOLDER, Package, packages_in
+from mesh.launch.drift import drift_of
 from mesh.launch.recipe import RECIPE_FILE
 from mesh.launch.run_choice import check_opened, recipes_with_runs
 from mesh.launch.run_ledger import RunLedger
-from mesh.launch.running import all_drift, all_unknown, file_drift, kept_of, observe
+from mesh.launch.running import all_drift, all_unknown, kept_of, observe
 from mesh.launch.runs import nodes_of, status_of
 from mesh.launch.ssh import Hosts
 
@@ -53,6 +54,10 @@ class Told:
         """What it is ranked under: the base model where the recipe names one."""
         parent = None if self.file is None else self.file.recipe.parent_model
         return parent or self.model
+
+    @property
+    def shown_model(self) -> str:
+        return self.model if self.group == self.model else f"{self.model}, of {self.group}"
 
     @property
     def image(self) -> str:
@@ -130,7 +135,7 @@ def _of_run(told: Told, config: Loaded, root: Path, *, live: bool) -> None:
         told.why = str(e)
         return
     kept = kept_of(root / told.name / run.id, told.name, run)
-    told.drift += file_drift(kept, told.file if told.file is not None else str(told.fault), config)
+    told.drift += drift_of(kept, told.file if told.file is not None else str(told.fault), config)
     if not live:
         told.unknown.append("what runs was not looked at: --live does")
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 
 PUBLIC = 0o644
 PRIVATE = 0o600  # disclosures hold prompts and answers
+_NAME_CHARACTERS = 40  # of a name, in that of what is not done yet: together they must not be too long
 
 
 def check_new(path: Path) -> None:
@@ -33,14 +35,32 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def write_new(path: Path, chunks: Iterable[bytes], *, mode: int = PUBLIC) -> None:
-    """Raises OSError, FileExistsError where `path` exists. What a failure leaves half written is removed."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    """Raises OSError, FileExistsError where `path` exists. It is written under another name and gets its own when it is
+    whole: whoever is killed meanwhile leaves a hidden file behind, and none that looks done."""
+    check_new(path)
+    beside = path.with_name(f".{path.name[:_NAME_CHARACTERS]}.{secrets.token_hex(8)}.part")
+    try:
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except OSError as e:
+        e.filename = str(path)
+        raise
     try:
         with naming(path), os.fdopen(fd, "wb") as file:
             file.writelines(chunks)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+        _name(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _name(beside: Path, path: Path) -> None:
+    """Give what is `beside` its name, unless somebody took that meanwhile."""
+    try:
+        os.link(beside, path)
+    except FileExistsError:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+    except OSError:  # a file system without links
+        check_new(path)
+        os.rename(beside, path)
 
 
 def rewrite(path: Path, data: bytes) -> None:

@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from mesh.cli.exits import ACCEPTED, USAGE
 from mesh.cli.governed import blueprints_of
 from mesh.cli.granted import Granted
 from mesh.cli.logs import FORMATS, to_stderr
+from mesh.cli.loop import loop_of, one_heap, settle
 from mesh.cli.meter_flags import (
     FLAGS,
     add_calibration_flag,
@@ -78,7 +79,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """What any engine is served with."""
     parser.add_argument("--host", help="address to listen on (127.0.0.1); another than loopback needs [auth] keys")
     parser.add_argument("--port", type=port, help="port to listen on (8080; 0 takes a free one)")
-    parser.add_argument("--uvloop", action="store_true", help="run on uvloop (extra `uvloop`): less CPU for each serve")
+    parser.add_argument(
+        "--uvloop", action=argparse.BooleanOptionalAction, default=None,
+        help="the event loop: uvloop, or asyncio's own (uvloop where it is installed: less CPU for each serve)",
+    )  # fmt: skip
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="keep prompts and answers so long, to be disclosed later"
     )
@@ -92,6 +96,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--launch-record", type=Path, metavar="FILE", help="the record of how the engine was launched, for its receipts"
+    )
+    parser.add_argument(
+        "--launch-state", type=Path, metavar="DIR", help="where `mesh launch` keeps its runs, for the page to show"
     )
     parser.add_argument("--log", choices=FORMATS, default="text", help="lines on stderr for people (text), or JSON")
     parser.add_argument("--check", action="store_true", help="say what would run and what is wrong, and start nothing")
@@ -122,6 +129,7 @@ class _Plan:
     granted: Granted
     allow_lower: bool = False
     launches: tuple[Path | None, ...] = ()
+    launch_state: Path | None = None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -129,7 +137,8 @@ def run(args: argparse.Namespace) -> int:
     if args.check:
         return _check(plan, as_json=args.json)
     to_stderr(args.log)
-    loop = _uvloop() if args.uvloop else None
+    loop = loop_of(args.uvloop)
+    one_heap()
     for_people = args.log == "text"
     # a serve's own line is for programs: for people, the line of its request says enough
     serving = _serve(plan, note if for_people else log.info, as_json=args.json, journal=not for_people)
@@ -138,20 +147,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        raise UsageError("--uvloop needs the extra: pip install 'servemesh[uvloop]'") from None
-    return uvloop.new_event_loop
-
-
 def _check(plan: _Plan, *, as_json: bool) -> int:
     from mesh.cli.checking import checked, of_address
     from mesh.meter.cpu_time import cpu_time_method
     from mesh.meter.cpu_time import watts as in_watts
 
-    backends = checked(plan.specs, plan.routes)
+    backends = checked(plan.specs, plan.routes, plan.launches)
     faults = [
         *of_address(plan.gateway.host, plan.keys, plan.granted),
         *(fault for one in backends for fault in one.faults),
@@ -202,7 +203,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
         routes = [Route(*_of_candidate(spec, (), None))]
         return _Plan(
             state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns, routes, [], granted,
-            args.allow_lower_revision, (args.launch_record,),
+            _allowed_lower(args, [spec]), (args.launch_record,), args.launch_state,
         )  # fmt: skip
     given = [flag for flag in (*ENGINE_FLAGS, *BLUEPRINT_FLAGS) if getattr(args, flag)]
     given += [
@@ -222,8 +223,9 @@ def _plan(args: argparse.Namespace) -> _Plan:
     return _Plan(
         state, specs, configured(config.meter, base), _overridden(config.gateway, args), config.auth.keys,
         config.disclosures.keep_ns, routes,
-        config.cors.origins, _granted(config.grants, base), args.allow_lower_revision,
+        config.cors.origins, _granted(config.grants, base), _allowed_lower(args, specs),
         tuple(None if one.launch_record is None else base / one.launch_record for one in config.backend),
+        args.launch_state or (None if config.launch is None else base / config.launch.state),
     )  # fmt: skip
 
 
@@ -244,6 +246,13 @@ def _granted(config: GrantsConfig, base: Path) -> Granted:
 def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfig:
     given = {name: getattr(args, name) for name in ("host", "port") if getattr(args, name) is not None}
     return config.model_copy(update=given)
+
+
+def _allowed_lower(args: argparse.Namespace, specs: Sequence[EngineSpec]) -> bool:
+    """Raises UsageError where there is nothing that this could be about."""
+    if args.allow_lower_revision and not blueprints_of(specs):
+        raise UsageError("--allow-lower-revision: no engine here is under a blueprint")
+    return bool(args.allow_lower_revision)
 
 
 def backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | None = None) -> EngineSpec:
@@ -297,7 +306,8 @@ def _governed_spec(
     roots, revoked = [base / name for name in blueprints.roots], base / blueprints.revoked
     blueprint = governed(base / backend.blueprint, roots, revoked)
     if backend.kind == "gguf":
-        return spec_under(blueprint, gguf=packaged_model() if backend.path == PACKAGED else base / backend.path)
+        path = packaged_model() if backend.path == PACKAGED else base / backend.path
+        return spec_under(blueprint, gguf=path, silent_s=backend.silent_s)
     cards = None if backend.gpus is None else tuple(backend.gpus)
     return spec_under(
         blueprint, folder=base / backend.weights, executable=backend.executable, start_s=backend.start_s, gpus=cards
@@ -328,7 +338,7 @@ async def _serve_on(
     as_json: bool,
     journal: bool,
 ) -> None:
-    from mesh.cli.assembly import assembled
+    from mesh.cli.assembly import assembled, engine_notes
     from mesh.gateway.app import Gateway
     from mesh.schema.ids import steward_text
 
@@ -348,7 +358,7 @@ async def _serve_on(
         gateway = Gateway(
             mesh.steward, mesh.engines, plan.gateway, keys=plan.keys, authenticators=authenticators,
             routes=plan.routes, origins=plan.origins, journal=journal,
-            blueprints=blueprints_of(plan.specs),
+            blueprints=blueprints_of(plan.specs), launches=plan.launch_state,
         )  # fmt: skip
         bound = await gateway.start(plan.gateway.host, plan.gateway.port, taken)
         try:
@@ -358,10 +368,8 @@ async def _serve_on(
                 note(
                     f"sealed {counted(len(mesh.recovered), 'serve')} that the last run left unfinished, as interrupted"
                 )
-            for engine in mesh.engines:
-                check = getattr(engine, "self_check", None)
-                if check is not None:
-                    note(f"determinism of {engine.recipe_id}: {check.reason}")
+            for line in engine_notes(mesh.engines):
+                note(line)
             if plan.keep_ns is not None:
                 days = counted(plan.keep_ns // _DAY_NS, "day")
                 note(f"prompts and answers are kept for {days}, to be disclosed to their callers")
@@ -376,6 +384,7 @@ async def _serve_on(
                 told = {"url": url, "steward": steward, "model": models[0], "models": models}
                 emit({**told, "recovered": len(mesh.recovered)})
                 sys.stdout.flush()
+            settle()
             await stop.wait()
             note("stopping: no new serves, running ones may end; a second signal cuts them")
         finally:

@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import platform
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -61,9 +62,11 @@ def config_of(
     blueprint_id: bytes,
     environment: Mapping[str, str],
     watts_u: int | None = None,
+    silent_s: float | None = None,
 ) -> GgufConfig:
-    """The configuration that these settings are, for the file at `path`; the child gets `environment` alone."""
-    return GgufConfig(
+    """The configuration that these settings are, for the file at `path`; the child gets `environment` alone, and may be
+    silent as long as any, or for `silent_s` seconds."""
+    made = GgufConfig(
         path, recipe_id=settings.name, slots=settings.slots, context_tokens=settings.context_tokens,
         kv_type=settings.kv_type, flash_attention=settings.flash_attention, n_batch=settings.n_batch,
         n_ubatch=settings.n_ubatch, threads=settings.threads, batch_threads=settings.batch_threads,
@@ -72,6 +75,7 @@ def config_of(
         fidelity=None if settings.fidelity is None else Fidelity(settings.fidelity), watts_u=watts_u,
         blueprint_id=blueprint_id, environment=environment,
     )  # fmt: skip
+    return made if silent_s is None else replace(made, silent_s=silent_s)
 
 
 def circuit_of(model: GgufModel, settings: GgufSettings) -> Circuit:

@@ -8,7 +8,7 @@ before; so a server that compiles has no blueprint.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +46,16 @@ _OPERATORS: Final = {
     "cache": ("own", "cpu_attn_reshape_and_cache", "cache"),
     "attention": ("own", "cpu_attention_with_kv_cache", "attention"),
 }  # fmt: skip
+# Flags of the server that leave the circuit and the plan as they are, and whether a value follows. Of any other it is
+# not known what it does to them: it may quantize, speculate with another model, or read a file that nobody pins.
+_FLAGS: Final = {
+    "--dtype": True, "--max-model-len": True, "--max-num-seqs": True, "--max-num-batched-tokens": True,
+    "--block-size": True, "--seed": True, "--max-logprobs": True, "--gpu-memory-utilization": True,
+    "--kv-cache-memory-bytes": True, "--scheduling-policy": True, "--uvicorn-log-level": True,
+    _EAGER: False, "--enable-prefix-caching": False, "--no-enable-prefix-caching": False,
+    "--enable-chunked-prefill": False, "--no-enable-chunked-prefill": False, "--async-scheduling": False,
+    "--no-async-scheduling": False, "--disable-log-stats": False, "--disable-uvicorn-access-log": False,
+}  # fmt: skip
 # What a process needs that moves no number; nothing else is inherited by a server under a blueprint.
 _NEUTRAL: Final = (
     "PATH",
@@ -82,6 +92,19 @@ def environment_of(settings: VllmSettings, inherited: Mapping[str, str]) -> dict
     return {**neutral, **dict(settings.environment)}
 
 
+def check_flags(flags: Sequence[str]) -> None:
+    """Raises EngineUnsupported naming the first flag of which it is not known what the plan is under it."""
+    words = iter(flags)
+    for word in words:
+        name, told, _ = word.partition("=")
+        if name not in _FLAGS or (told and not _FLAGS[name]):
+            raise EngineUnsupported(
+                f"blueprint: what {word[:80]!r} does to vLLM's plan is not known; known are {', '.join(sorted(_FLAGS))}"
+            )
+        if _FLAGS[name] and not told and (value := next(words, "--")).startswith("--"):
+            raise EngineUnsupported(f"blueprint: {name}: a value is missing before {value[:80]!r}")
+
+
 def folder_body(
     folder: Path, *, executable: Path, name: str, served: str, slots: int, device: str | None, flags: tuple[str, ...],
     environment: Mapping[str, str], lineage: bytes, revision: int, evidence: Iterable[Evidence] = (),
@@ -92,6 +115,7 @@ def folder_body(
         raise EngineUnsupported("blueprint: the plan of vLLM is known for --device cpu alone")
     if _EAGER not in flags:
         raise UsageError(f"blueprint: without {_EAGER} vLLM makes its kernels while it starts: nothing can be pinned")
+    check_flags(flags)
     packages = packages_of(executable)
     version = version_of(packages)
     if not version.startswith(f"{_VERSION}."):
@@ -115,6 +139,7 @@ def check_folder_body(body: Body, folder: Path, executable: Path) -> None:
     settings = body.settings
     if not isinstance(settings, VllmSettings) or body.checkpoint.format != "safetensors":
         raise BodyError(f"blueprint: it is for {settings.engine}, not for a folder that vLLM serves")
+    check_flags(settings.flags)
     check_hardware(body.hardware)
     packages = packages_of(executable)
     if version_of(packages) != settings.version:

@@ -8,6 +8,7 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 from aiohttp import web
 
@@ -29,6 +30,7 @@ from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, s
 from mesh.gateway.identities import Identities
 from mesh.gateway.intake import Intake
 from mesh.gateway.journal import write
+from mesh.gateway.launches import Launches
 from mesh.gateway.listening import HEADERS, Runner, take_address
 from mesh.gateway.metrics import Metrics
 from mesh.gateway.openapi import Description
@@ -54,7 +56,7 @@ class Gateway:
     """Serves `engines` under `steward`. `keys` are BLAKE3 digests (`b3:...`) of the bearer tokens that are let in,
     `authenticators` know other kinds of tokens, `origins` are the web pages of others that may use the server. With
     `journal` each serve has a line of its own in the log, beside the one of its request. `blueprints` are those that
-    engines were started under, to be shown."""
+    engines were started under, and `launches` the folder where launches keep their runs, to be shown."""
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class Gateway:
         origins: Sequence[str] = (),
         journal: bool = True,
         blueprints: Sequence[Blueprint] = (),
+        launches: Path | None = None,
     ) -> None:
         self._steward = steward
         self._config = config
@@ -79,6 +82,7 @@ class Gateway:
         self._tokens = Tokens(self.backends, intake)
         self._identities = Identities(self.backends, intake)
         self._blueprints = Blueprints(self.backends, blueprints)
+        self._launches = Launches(launches)
         self._embeddings = Embeddings(self.backends, intake)
         self._description = Description(self.backends, metrics=config.metrics, guarded=not self._gate.open)
         self.metrics = Metrics(self.backends, steward.costs)
@@ -115,6 +119,7 @@ class Gateway:
                 *self._evidence.routes(),
                 *self._identities.routes(),
                 *self._blueprints.routes(),
+                *self._launches.routes(),
                 *self._shown,
                 web.get("/mesh/v1/grant/balance", Balance(steward=self._steward).show),
                 web.get("/openapi.json", self._description.show),

@@ -7,6 +7,7 @@
                      `mesh meter calibrate`; all left out, there is none
 [disclosures]        keep, days: whether prompts and answers are kept so that they can be disclosed later
 [auth]               keys: BLAKE3 digests ("b3:...") of the bearer tokens that are let in
+[launch]             state: the folder where `mesh launch` keeps its runs, to be shown; nothing is written there
 [cors]               origins: web pages of others that may use the server from a browser
 [grants]             issuers: whose grants are let in; revoked: a file of blocks that are not; leeway_s
 [blueprints]         roots: files of the keys that blueprints are trusted by; revoked: the root's list of revocations
@@ -164,6 +165,12 @@ class BlueprintsConfig(_Table):
     revoked: Annotated[str, Field(min_length=1)]
 
 
+class LaunchStateConfig(_Table):
+    """A relative path is beside this file."""
+
+    state: Annotated[str, Field(min_length=1)]
+
+
 class CorsConfig(_Table):
     origins: list[str] = []
 
@@ -202,8 +209,11 @@ class _Governable(_Backend):
         return self
 
 
-# Where things are and who may ask for them: all that is left to say of an engine under a blueprint.
-_NO_LEVERS = frozenset({"kind", "blueprint", "aliases", "queue", "path", "weights", "executable", "start_s", "gpus"})
+# Where things are, how long they are waited for and who may ask: all that is left to say under a blueprint.
+_NO_LEVERS = frozenset(
+    {"kind", "blueprint", "aliases", "queue", "launch_record", "path", "weights", "executable", "start_s", "silent_s",
+     "gpus"}
+)  # fmt: skip
 
 
 class GgufBackend(_Governable):
@@ -286,6 +296,7 @@ class MeshConfig(_Table):
     auth: AuthConfig = AuthConfig()
     grants: GrantsConfig = GrantsConfig()
     blueprints: BlueprintsConfig | None = None
+    launch: LaunchStateConfig | None = None
     cors: CorsConfig = CorsConfig()
     backend: Annotated[list[Backend], Field(min_length=1, max_length=64)]
 

@@ -186,6 +186,7 @@ def describe(models: Sequence[str], *, metrics: bool, guarded: bool) -> dict[str
         "/mesh/v1/blueprints/{blueprint_id}/circuit": {
             "get": _get("its circuit, to be drawn", {_JSON: {"type": "object"}}, [_in_path("blueprint_id")])
         },
+        "/mesh/v1/launches": {"get": _get("clusters, nodes and runs of launches", {_JSON: {"type": "object"}})},
         "/mesh/v1/handshake": {"post": _post("HandshakeRequest", _HANDSHAKE)},
         "/mesh/v1/receipts": {
             "get": _get("the receipts, newest first, a page at a time", {_JSON: ref("Receipts")}, _SEARCH)

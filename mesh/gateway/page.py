@@ -1,4 +1,4 @@
-"""The web pages, `/` and `/blueprint`: files that hold no data, read once and given to anyone who can connect.
+"""The web pages, `/`, `/blueprint` and `/launches`: files that hold no data, read once and given to whoever connects.
 
 What the page shows it asks for like any other client, with the key of whoever looks at it.
 """
@@ -20,7 +20,7 @@ log = logging.getLogger("mesh.gateway")
 
 START: Final = "page/index.html"
 # Pages that have an address of their own.
-_PLACES: Final = {START: "/", "page/circuit.html": "/blueprint"}
+_PLACES: Final = {START: "/", "page/circuit.html": "/blueprint", "page/launches.html": "/launches"}
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",

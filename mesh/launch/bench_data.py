@@ -14,6 +14,8 @@ from mesh.launch.toml_file import Table, validated
 
 FORMAT = "mesh-launch-bench/1"
 MAX_DATA_BYTES = 64 << 20
+_MAX_COUNT = (1 << 63) - 1
+_MAX_MS = 253_402_300_800_000  # the year 10,000
 T = TypeVar("T", bound=Table)
 
 
@@ -147,6 +149,7 @@ def read_json(model: type[T], data: bytes, source: str, version: str = FORMAT) -
 def read_data(data: bytes, source: str) -> BenchData:
     """Raises SchemaError."""
     read = read_json(BenchData, data, source)
+    check_times(read.began_ms, read.ended_ms, source)
     for number, cell in enumerate(read.cells):
         fault = next(_cell_faults(cell), None)
         if fault is not None:
@@ -154,9 +157,16 @@ def read_data(data: bytes, source: str) -> BenchData:
     return read
 
 
+def check_times(began_ms: int, ended_ms: int, source: str) -> None:
+    """Raises SchemaError for times that no calendar has, or an end before its beginning."""
+    if not 0 <= began_ms <= ended_ms < _MAX_MS:
+        raise SchemaError(f"{source}: began_ms {str(began_ms)[:20]} and ended_ms {str(ended_ms)[:20]} cannot be")
+
+
 def _cell_faults(cell: Cell) -> Iterator[str]:
-    if cell.depth < 1 or cell.concurrency < 1 or cell.repetition < 0:
-        yield f"depth {cell.depth}, concurrency {cell.concurrency}, repetition {cell.repetition}"
+    numbers = [cell.depth, cell.concurrency, cell.repetition, cell.wall_ns or 0]
+    if cell.depth < 1 or cell.concurrency < 1 or cell.repetition < 0 or max(numbers) > _MAX_COUNT:
+        yield f"numbers that cannot be: {str(numbers)[:200]}"
     if cell.skipped is not None:
         if cell.requests or cell.wall_ns is not None:
             yield "skipped, and measured"
@@ -169,5 +179,5 @@ def _cell_faults(cell: Cell) -> Iterator[str]:
         times = [one.first_ns, one.last_ns, one.total_ns]
         known = [time for time in times if time is not None]
         counts = [one.prompt_tokens or 0, one.output_tokens or 0, one.started_ns, *known]
-        if known != sorted(known) or min(counts) < 0:
-            yield f"stream {one.stream}: times or counts that cannot be: {counts}"
+        if known != sorted(known) or min(counts) < 0 or max(counts) > _MAX_COUNT:
+            yield f"stream {one.stream}: times or counts that cannot be: {str(counts)[:200]}"

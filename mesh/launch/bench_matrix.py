@@ -13,7 +13,7 @@ from typing import Any
 
 from mesh.errors import CandidateError, LaunchError, NodeUnreachable
 from mesh.launch.bench_data import Cell, Request
-from mesh.launch.http_stream import Client
+from mesh.launch.http_stream import Client, Streamed
 from mesh.runtime.prompts import NAME, prompt
 
 ENDPOINT = "/v1/completions"
@@ -97,7 +97,10 @@ class Bench:
         async def one(stream: int, text: str) -> Request:
             started = clock() - began
             body = body_of(self.engine, self.model, text, self.matrix)
-            got = await self.client.stream(ENDPOINT, body, timeout_s=self.matrix.timeout_s)
+            try:
+                got = await self.client.stream(ENDPOINT, body, timeout_s=self.matrix.timeout_s)
+            except LaunchError as e:  # the way to the engine is gone: of the others too, and each says so
+                got = Streamed(clock() - began - started, failed=str(e))
             return Request(
                 stream=stream, started_ns=started, total_ns=got.total_ns, first_ns=got.first_ns, last_ns=got.last_ns,
                 prompt_tokens=got.prompt_tokens, output_tokens=got.output_tokens, finish=got.finish, failed=got.failed,

@@ -1,6 +1,6 @@
-"""What a bench leaves under one stem: `STEM.md` its report, `STEM.json` its data, `STEM.recipe.toml` the recipe as it
-was launched, and last `STEM.manifest.json`, which names the others by their digests. Without its manifest a package is
-not whole, and nothing ever writes over one that is there.
+"""What a bench leaves under one stem: `STEM.md` its report, `STEM.json` its data, `STEM.log` what it said meanwhile,
+`STEM.recipe.toml` the recipe as it was launched, and last `STEM.manifest.json`, which names the others by their
+digests. Without its manifest a package is not whole, and nothing ever writes over one that is there.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hashlib import sha256
 from pathlib import Path
 
 from mesh.errors import LaunchError, SchemaError, UsageError
-from mesh.launch.bench_data import MAX_DATA_BYTES, BenchData, read_data, read_json
+from mesh.launch.bench_data import MAX_DATA_BYTES, BenchData, check_times, read_data, read_json
 from mesh.launch.toml_file import Table
 
-REPORT, DATA, RECIPE, MANIFEST = ".md", ".json", ".recipe.toml", ".manifest.json"
-PARTS = (REPORT, DATA, RECIPE)
+REPORT, DATA, LOG, RECIPE, MANIFEST = ".md", ".json", ".log", ".recipe.toml", ".manifest.json"
+PARTS = (REPORT, DATA, LOG, RECIPE)
 REPORTS_FOLDER = "reports"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -155,6 +155,7 @@ def load_package(path: Path) -> Package:
     OSError."""
     at = manifest_at(path)
     manifest = read_json(Manifest, _read(at), str(at))
+    check_times(manifest.began_ms, manifest.ended_ms, str(at))
     stem = at.name.removesuffix(MANIFEST)
     if manifest.stem != stem:
         raise SchemaError(f"{at}: is of {manifest.stem[:120]!r}: a package whose files were renamed")
@@ -179,7 +180,7 @@ def load_package(path: Path) -> Package:
 
 
 def manifest_at(path: Path) -> Path:
-    for suffix in (MANIFEST, RECIPE, DATA, REPORT):
+    for suffix in (MANIFEST, RECIPE, DATA, LOG, REPORT):
         if path.name.endswith(suffix):
             return path.with_name(path.name.removesuffix(suffix) + MANIFEST)
     return path.with_name(path.name + MANIFEST)

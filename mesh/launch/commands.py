@@ -48,12 +48,17 @@ def hook_steps(node: Node, what: str, hooks: Iterable[Hook]) -> list[Step]:
     return steps
 
 
-def gid_step(node: Node) -> Step:
-    """Prints the first index whose entry is RoCE v2 with an address that maps an IPv4 one."""
+def gid_step(node: Node, hca: str | None = None, *, sysfs: str = "/sys") -> Step:
+    """Prints the first index whose entry is RoCE v2 with an address that maps an IPv4 one, of the adapters that NCCL is
+    told to use (`hca`, as NCCL_IB_HCA has it: beginnings of names), else of any."""
+    root = f"{sysfs}/class/infiniband"
+    names = [] if hca is None or hca.startswith("^") else [one.partition(":")[0] for one in hca.lstrip("=").split(",")]
+    devices = " ".join(f"{shlex.quote(f'{root}/{name}')}*" for name in names if name) or f"{root}/*"
     command = (
-        "for t in /sys/class/infiniband/*/ports/1/gid_attrs/types/*; do "
-        'i=${t##*/}; p=${t%/gid_attrs/types/*}; grep -q "RoCE v2" "$t" 2>/dev/null && '
-        'grep -qi "^0000:0000:0000:0000:0000:ffff:" "$p/gids/$i" && echo "$i" && exit 0; done; '
+        f'for d in {devices}; do for p in "$d"/ports/*; do '
+        'for i in $(ls "$p/gid_attrs/types" 2>/dev/null | sort -n); do '
+        'grep -q "RoCE v2" "$p/gid_attrs/types/$i" 2>/dev/null && '
+        'grep -qi "^0000:0000:0000:0000:0000:ffff:" "$p/gids/$i" && echo "$i" && exit 0; done; done; done; '
         "echo no RoCE v2 entry with an IPv4 address >&2; exit 1"
     )
     return Step(node.name, "find the GID index", command)
@@ -224,6 +229,11 @@ def log_path(run: str, rank: int) -> str:
     return f"~/.mesh/{run}/rank-{rank}.log"
 
 
+def stopped_path(run: str) -> str:
+    """Made by the first step of a stop. A start that was under way when its launcher died, and comes late, finds it."""
+    return f"~/.mesh/{run}/stopped"
+
+
 def tmux_start(recipe: Recipe, rank: Rank, *, run: str) -> Step:
     """Start a rank in a tmux server of the run's own. sshd drops what a client sends as environment, so it stands in
     the command; tmux passes it words, which no other shell reads again."""
@@ -236,7 +246,7 @@ def tmux_start(recipe: Recipe, rank: Rank, *, run: str) -> Step:
     argv = " ".join(at_home(word) if word.startswith("~/") else shlex.quote(word) for word in rank.argv)
     body = f"{activate}exec env -i {words} {argv} >{at_home(log_path(run, rank.rank))} 2>&1"
     command = (
-        f"mkdir -p {at_home(f'~/.mesh/{run}')} && "
+        f"mkdir -p {at_home(f'~/.mesh/{run}')} && [ ! -e {at_home(stopped_path(run))} ] && "
         f"tmux -L {shlex.quote(socket_name(run))} -f /dev/null new-session -d -s {SESSION} sh -c {shlex.quote(body)} "
         f"\\; set-option -t {SESSION} remain-on-exit on"
     )

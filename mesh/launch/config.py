@@ -1,7 +1,7 @@
 """Clusters and the operator's settings: `launch.toml`. Several files make one configuration, and each value's origin
 is kept.
 
-ssh_user, ssh_key_path, known_hosts, state_dir, hf_cache_dir, default_port
+ssh_user, ssh_key_path, ssh_silence_s, known_hosts, state_dir, hf_cache_dir, default_port
 recipe_sources, cluster_sources    more folders of recipes, more files of clusters; the main file wins
 [[clusters]]                       name, master_ib_ip, nodes, extra_entities
 [nccl.NAME], [before_serve.NAME]   per cluster; before_serve."*" runs on every one, first
@@ -102,6 +102,7 @@ class Registry(Table):
 class LaunchConfig(Table):
     ssh_user: str = ""
     ssh_key_path: str = ""
+    ssh_silence_s: Annotated[int, Field(ge=1, le=3600)] = 60  # a node without a word for so long is unreachable
     known_hosts: Text = "known_hosts"  # pinned host keys, beside the file
     state_dir: Text = "launches"
     hf_cache_dir: Text = "~/.cache/huggingface"

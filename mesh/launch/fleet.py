@@ -1,7 +1,7 @@
 """How clusters, nodes and open runs are now: one look at all of them.
 
-A cluster is up where all its nodes can be reached. Of one that is down nothing more is asked: what an engine of several
-nodes does without one of them is no news.
+A cluster is up where all its nodes can be reached and nothing that a plug-in knows of blocks it. Of one that is down
+nothing more is asked: what an engine of several nodes does without one of them is no news.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Literal
 from mesh.errors import HostKeyError, LaunchError, NodeUnreachable
 from mesh.launch.config import LaunchConfig, Node
 from mesh.launch.looking import HEALTH_PATHS, ask, models_at, ready
+from mesh.launch.plugins import NONE, Plugins
 from mesh.launch.run_choice import check_opened, every_ledger
 from mesh.launch.run_ledger import Run
 from mesh.launch.runs import Status, nodes_of, status_of
@@ -74,24 +75,28 @@ class RunHealth:
 
 @dataclass(frozen=True, slots=True)
 class ClusterHealth:
+    """`blocked` says which of its entities, known to plug-ins, take it down although its nodes may answer."""
+
     name: str
     nodes: tuple[NodeHealth, ...]
     runs: tuple[RunHealth, ...]
+    blocked: tuple[str, ...] = ()
 
     @property
     def up(self) -> bool:
-        return all(node.state == "reachable" for node in self.nodes)
+        return not self.blocked and all(node.state == "reachable" for node in self.nodes)
 
     def to_map(self) -> dict[str, Any]:
         return {
             "cluster": self.name, "up": self.up, "nodes": [one.to_map() for one in self.nodes],
-            "runs": [one.to_map() for one in self.runs],
+            "runs": [one.to_map() for one in self.runs], **({"blocked": list(self.blocked)} if self.blocked else {}),
         }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """`damaged` are ledgers, by recipe, of which an open run cannot be looked at."""
+    """`damaged` are ledgers, by recipe, of which an open run cannot be looked at, and clusters, by `cluster NAME`, of
+    which a plug-in failed."""
 
     at_ns: int
     clusters: tuple[ClusterHealth, ...]
@@ -110,7 +115,7 @@ class Fleet:
 
 async def survey(
     config: LaunchConfig, ledgers: Path, login: Login, *, now_ns: Callable[[], int], cluster: str | None = None,
-    complete: bool = False,
+    complete: bool = False, plugins: Plugins = NONE,
 ) -> Fleet:  # fmt: skip
     """Look at all clusters, or at one, and at the runs that their ledgers have open; with `complete` readiness takes
     one real completion. Raises UsageError for a login that says too little, and for an unknown cluster."""
@@ -126,23 +131,38 @@ async def survey(
             damaged[recipe] = str(e)
     wanted = config.clusters if cluster is None else [named(config, cluster)]
     fleets = [(one.name, list(one.by_rank)) for one in wanted]
+    blocked: dict[str, list[str]] = {}
+    for one in wanted:
+        try:
+            blocked[one.name] = await asyncio.to_thread(plugins.blocked, config, one)
+        except LaunchError as e:
+            damaged[f"cluster {one.name}"] = str(e)
     if cluster is None:  # a cluster that the configuration no longer has, and that something still runs on
         known = {name for name, _ in fleets}
         fleets += [(name, list(nodes_of(runs[0][1]))) for name, runs in opened.items() if name not in known]
-    looked = await asyncio.gather(*(_cluster(name, nodes, opened.get(name, []), login, complete=complete)
+    looked = await asyncio.gather(*(_cluster(name, nodes, opened.get(name, []), login, blocked.get(name, ()),
+                                              complete=complete)
                                     for name, nodes in fleets))  # fmt: skip
     return Fleet(now_ns(), tuple(looked), damaged)
 
 
 async def _cluster(
-    name: str, nodes: Sequence[Node], runs: Sequence[tuple[str, Run]], login: Login, *, complete: bool
+    name: str,
+    nodes: Sequence[Node],
+    runs: Sequence[tuple[str, Run]],
+    login: Login,
+    blocked: Sequence[str],
+    *,
+    complete: bool,
 ) -> ClusterHealth:
     async with Hosts(login, nodes) as hosts:
         states = tuple(_node(node, hosts.down.get(node.name)) for node in nodes)
         lost = [one.node for one in states if one.state != "reachable"]
-        if lost:
-            why = f"not looked at: the cluster is down without {', '.join(lost)}"
-            return ClusterHealth(name, states, tuple(RunHealth(recipe, run, "unknown", why) for recipe, run in runs))
+        if lost or blocked:
+            causes = [*([f"without {', '.join(lost)}"] if lost else []), *blocked]
+            why = f"not looked at: the cluster is down {'; '.join(causes)}"
+            untold = tuple(RunHealth(recipe, run, "unknown", why) for recipe, run in runs)
+            return ClusterHealth(name, states, untold, tuple(blocked))
         looked = await asyncio.gather(*(_run(recipe, run, login, complete=complete) for recipe, run in runs))
     return ClusterHealth(name, states, tuple(looked))
 

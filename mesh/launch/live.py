@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mesh.errors import LaunchError
-from mesh.launch.fleet import Fleet
+
+if TYPE_CHECKING:
+    from mesh.launch.fleet import Fleet
 
 LIVE_FILE = "live.json"
 FORMAT = "mesh-launch-live/1"

@@ -166,6 +166,8 @@ def _environment(
     env: dict[str, str] = {}
     if recipe.engine in ("vllm", "sglang"):
         env |= {"OMP_NUM_THREADS": "4", "NCCL_DEBUG": "WARN"}
+        if recipe.deploy == "tmux":
+            env |= {"SPT_NOENV": "1"}  # their workers rename themselves, over the marker by which a stop finds them
         if rank == 0:
             env |= {"TERM": "xterm-256color"} | ({"VLLM_LOGGING_COLOR": "1"} if recipe.engine == "vllm" else {})
         if len(chosen.nodes) > 1:

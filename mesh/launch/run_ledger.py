@@ -106,16 +106,16 @@ class RunLedger:
                 continue
             if not isinstance(event, dict) or not isinstance(event.get("run"), str):
                 continue
-            if event["event"] == "opened":
+            if event.get("event") == "opened":
                 found[event["run"]] = Run(event["run"], event)
                 continue
             run = found.get(event["run"])
             if run is None:
                 continue
             run.events.append(event)
-            if event["event"] == "closed":
+            if event.get("event") == "closed":
                 run.closed = event
-            elif event["event"] in ("ready", "stopping"):
+            elif event.get("event") in ("ready", "stopping"):
                 run.phase = event["event"]
         return list(found.values())
 

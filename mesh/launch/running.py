@@ -78,8 +78,14 @@ def kept_of(folder: Path, recipe: str, run: Run) -> Kept:
     if file is not None and file.digest != run.opened.get("recipe_sha256"):
         faults.append("recipe as launched: its bytes are not those that the ledger names")
         file = None
-    configs = [sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("config-*.toml"))]
+    configs = [sha256(path.read_bytes()).hexdigest() for path in _configs(folder)]
     return Kept(record, file, tuple(configs), tuple(faults))
+
+
+def _configs(folder: Path) -> list[Path]:
+    """In the order in which they were read."""
+    found = [path for path in folder.glob("config-*.toml") if path.stem.removeprefix("config-").isdigit()]
+    return sorted(found, key=lambda path: int(path.stem.removeprefix("config-")))
 
 
 def file_drift(kept: Kept, now: RecipeFile | str, config: Loaded) -> list[str]:

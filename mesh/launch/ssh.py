@@ -19,6 +19,7 @@ from mesh.errors import HostKeyError, LaunchError, NodeUnreachable, UsageError
 from mesh.launch.config import Node
 
 CONNECT_S = 15.0
+SILENCE_S = 60.0
 COMMAND_S = 60.0
 MAX_SESSIONS = 8  # sshd's own limit is 10 for a connection
 MAX_OUTPUT_CHARS = 1 << 20
@@ -42,11 +43,13 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """`known_hosts` is the text of a file with pinned keys. Raises nothing by itself."""
+    """`known_hosts` is the text of a file with pinned keys, `silence_s` after how many seconds without a word a node
+    counts as unreachable. Raises nothing by itself."""
 
     user: str
     key: Path
     known_hosts: str
+    silence_s: float = SILENCE_S
 
 
 @dataclass(slots=True)
@@ -119,10 +122,12 @@ class Host:
         try:
             reader, writer = await self.connection.open_connection(host, port, encoding=None)
         except asyncssh.ChannelOpenError as e:
+            if self.connection.is_closed():  # no channel opens, and that says nothing of the port
+                raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
             raise ConnectionRefusedError(f"{self.node.name} port {port}: {_reason(e)}") from None
         except (asyncssh.Error, OSError) as e:
             raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
-        return reader, writer
+        return _Reader(self.node.name, reader), writer
 
     async def close(self) -> None:
         self.connection.abort()
@@ -130,8 +135,27 @@ class Host:
             await self.connection.wait_closed()
 
 
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A reader of a stream of asyncssh, whose end by a lost connection is the node's."""
+
+    node: str
+    reader: Any
+
+    async def read(self, size: int) -> bytes:
+        """Nothing at the end. Raises NodeUnreachable where the connection is gone."""
+        import asyncssh
+
+        try:
+            data: bytes = await self.reader.read(size)
+        except (asyncssh.Error, OSError) as e:
+            raise NodeUnreachable(f"node {self.node}: the connection went: {_reason(e)}") from None
+        return data
+
+
 async def connect(node: Node, login: Login, *, timeout_s: float = CONNECT_S) -> Host:
     """Raises HostKeyError, NodeUnreachable, UsageError for a login that says too little."""
+    timeout_s = min(timeout_s, login.silence_s)
     try:
         import asyncssh
     except ImportError:
@@ -148,7 +172,7 @@ async def connect(node: Node, login: Login, *, timeout_s: float = CONNECT_S) -> 
         async with asyncio.timeout(timeout_s):
             connection = await asyncssh.connect(
                 node.ssh_ip, node.ssh_port, username=login.user, client_keys=keys, config=None, agent_path=None,
-                known_hosts=trusted, keepalive_interval=15, keepalive_count_max=4,
+                known_hosts=trusted, keepalive_interval=login.silence_s / 4, keepalive_count_max=3,
             )  # fmt: skip
     except asyncssh.HostKeyNotVerifiable as e:
         raise HostKeyError(

@@ -37,7 +37,7 @@ mkdir -p "$dst"
 led="$ledger"; touch "$led"
 if from=$(snapshot "$src"); then :; else
   if to=$(snapshot "$dst"); then
-    (cd "$to" && find . -type f -o -type l) | sort | while read -r f; do f=${f#./}
+    (cd "$to" && find . -type f -o -type l) | LC_ALL=C sort | while read -r f; do f=${f#./}
       m=$(mark "$to/$f") || exit 1
       was=$(awk -v k="$repo/$f" '$2 == k {print $1}' "$led")
       [ -z "$was" ] || [ "$was" = "$m" ] || {
@@ -49,7 +49,7 @@ if from=$(snapshot "$src"); then :; else
   echo "$repo: neither in $src nor in $dst; huggingface-cli download $repo" >&2; exit 1
 fi
 to="$dst/snapshots/${from##*/}"; mkdir -p "$to" "$dst/refs"
-(cd "$from" && find . -type f -o -type l) | sort | while read -r f; do f=${f#./}
+(cd "$from" && find . -type f -o -type l) | LC_ALL=C sort | while read -r f; do f=${f#./}
   m=$(mark "$from/$f") || exit 1
   if [ -f "$to/$f" ] && [ "$(mark "$to/$f")" = "$m" ]; then :; else
     mkdir -p "$(dirname "$to/$f")"
@@ -133,7 +133,7 @@ def weights_step(node: Node, recipe: Recipe, cache: str, *, full: bool = False) 
     if recipe.local_model:
         body = (
             f"m={at_home(recipe.model)}\n"
-            'if [ -d "$m" ]; then (cd "$m" && find . -type f -o -type l) | sort | while read -r f; do '
+            'if [ -d "$m" ]; then (cd "$m" && find . -type f -o -type l) | LC_ALL=C sort | while read -r f; do '
             'echo "$(mark "$m/$f") ${f#./}"; done\n'
             'elif [ -f "$m" ]; then echo "$(mark "$m") ${m##*/}"\n'
             'else echo "$m: not there" >&2; exit 1; fi'
@@ -145,6 +145,7 @@ def weights_step(node: Node, recipe: Recipe, cache: str, *, full: bool = False) 
         f"commit={shlex.quote(recipe.revision or '')}\n"
         f"s=$(snapshot {at_home(f'{cache}/hub/{slug}')}) || "
         f"{{ echo {shlex.quote(hint)} >&2; exit 1; }}\n"
-        '(cd "$s" && find . -type f -o -type l) | sort | while read -r f; do echo "$(mark "$s/$f") ${f#./}"; done'
+        '(cd "$s" && find . -type f -o -type l) | LC_ALL=C sort | while read -r f; do '
+        'echo "$(mark "$s/$f") ${f#./}"; done'
     )
     return Step(node.name, "weights", "\n".join([*head, _SNAPSHOT, body]))

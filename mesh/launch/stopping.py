@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mesh.errors import NodeUnreachable
-from mesh.launch.commands import LABEL, SESSION, composed_folder, socket_name
+from mesh.launch.commands import LABEL, SESSION, at_home, composed_folder, socket_name, stopped_path
 from mesh.launch.config import Node
 from mesh.launch.looking import (
     container_pids_step,
@@ -56,7 +56,8 @@ def end_command(run: str, deploy: str, drain_s: float) -> str:
         ids = f"docker ps -q --filter label={LABEL}={shlex.quote(run)}"
         return f'for c in $({ids}); do docker stop -t {int(drain_s)} "$c" >/dev/null; done'
     pane = f"tmux -L {shlex.quote(socket_name(run))} list-panes -t {SESSION} -F '#{{pane_pid}}' 2>/dev/null"
-    return f'for p in $({pane}); do kill -TERM "$p" 2>/dev/null; done; true'
+    late = f"mkdir -p {at_home(f'~/.mesh/{run}')} && : >{at_home(stopped_path(run))}"
+    return f'{late}; for p in $({pane}); do kill -TERM "$p" 2>/dev/null; done; true'
 
 
 def clean_command(run: str, deploy: str) -> str:

@@ -34,37 +34,41 @@ from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.cose import ALG_ED25519
 from mesh.schema.ids import ContentId, Kind, steward_text
 from mesh.schema.keys import check_public_key
+from mesh.schema.launch import Launch
 from mesh.schema.limits import MAX_PAYLOAD_BYTES
 from mesh.schema.receipt import Receipt
 from mesh.schema.trust import Trust
 
 RECEIPT_TYPE = "application/mesh-receipt+cbor"
 CHECKPOINT_TYPE = "application/mesh-checkpoint+cbor"
+LAUNCH_TYPE = "application/mesh-launch+cbor"
 
 COSE_RECEIPTS = 394  # RFC 9942: the one unprotected header that is let through
 
 _HEADER_KEYS = (1, 3, 4, 15)
 
 
-Statement = Receipt | Checkpoint
+Statement = Receipt | Checkpoint | Launch
 
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """What an envelope type holds: its value, the subject that its header must name, and the field with the time that
-    its key must have been trusted at."""
+    """What an envelope type holds: its value, the subject that its header must name, and the fields with the time that
+    its key must have been trusted at and with that key."""
 
     value: type[Statement]
     subject: Callable[[Any], str]
     at_ns: Callable[[Any], int]
+    signer: str = "steward"
 
 
 TYPES = {
     RECEIPT_TYPE: _Type(Receipt, lambda receipt: receipt.engine.recipe_id, attrgetter("ended_ns")),
     CHECKPOINT_TYPE: _Type(Checkpoint, lambda checkpoint: "checkpoint", attrgetter("at_ns")),
+    LAUNCH_TYPE: _Type(Launch, attrgetter("recipe"), attrgetter("launched_ns"), signer="signer"),
 }
 
-_KINDS: dict[type[Statement], Kind] = {Receipt: "receipt", Checkpoint: "checkpoint"}
+_KINDS: dict[type[Statement], Kind] = {Receipt: "receipt", Checkpoint: "checkpoint", Launch: "launch"}
 
 
 class Sealed(NamedTuple):
@@ -101,13 +105,12 @@ class SigningKey:
 
 
 def seal(value: Statement, key: SigningKey) -> Sealed:
-    """Sign a receipt or checkpoint whose `steward` is `key`. Raises SchemaError where it is not."""
-    content_type = RECEIPT_TYPE if isinstance(value, Receipt) else CHECKPOINT_TYPE
-    if value.steward != key.public:
-        raise SchemaError(
-            f"{value.what()}: steward is {steward_text(value.steward)}, the key {steward_text(key.public)}"
-        )
+    """Sign a receipt, checkpoint or launch that names `key`. Raises SchemaError where it names another."""
+    content_type = next(name for name, one in TYPES.items() if one.value is type(value))
     kind = TYPES[content_type]
+    named: bytes = getattr(value, kind.signer)
+    if named != key.public:
+        raise SchemaError(f"{value.what()}: {kind.signer} is {steward_text(named)}, the key {steward_text(key.public)}")
     payload = value.to_cbor()
     protected = _protected_header(content_type, key.public, kind.subject(value))
     signature = key.sign(cose.to_be_signed(protected, payload))
@@ -140,8 +143,9 @@ def verify(data: bytes, content_type: str, trust: Collection[bytes]) -> Sealed:
         value = kind.value.from_cbor(payload, max_bytes=MAX_PAYLOAD_BYTES)
     except (EncodingError, SchemaError) as e:
         raise PayloadError(f"payload: {e}") from None
-    if value.steward != header.kid:
-        raise PayloadError(f"payload: steward is {steward_text(value.steward)}, the header says {header.issuer}")
+    named: bytes = getattr(value, kind.signer)
+    if named != header.kid:
+        raise PayloadError(f"payload: {kind.signer} is {steward_text(named)}, the header says {header.issuer}")
     if kind.subject(value) != header.subject:
         raise PayloadError(f"payload: names {kind.subject(value)!r}, the header {header.subject!r:.80}")
     if isinstance(trust, Trust):

@@ -21,7 +21,7 @@ ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\x3e\x00" + b"x86_64 code"
 
 def filled(data: bytes, path: Path) -> bytes:
     container = Container.of_bytes(data)
-    return b"".join(full(container, read_unverified(container), lambda _: path))
+    return b"".join(full(container, read_unverified(container), lambda *_: path))
 
 
 def test_full_to_lite_to_full_is_byte_identical(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mesh.blueprint.settings import VllmSettings, check_levers, levers_in
-from mesh.errors import BodyError, UnstatedLever
+from mesh.blueprint.settings import VllmSettings, check_levers, check_loaded, levers_in
+from mesh.errors import BodyError, KernelError, UnstatedLever
 from tests.blueprint.bodies import SETTINGS
 
 VLLM = VllmSettings("m", "0.32", 8, "cpu", (), None, (("VLLM_USE_V1", "1"),))
@@ -35,6 +35,13 @@ def test_every_variable_that_is_not_stated_is_named() -> None:
     )
     with pytest.raises(UnstatedLever, match="VLLM_ATTENTION_BACKEND"):
         check_levers(VLLM, {"VLLM_USE_V1": "1", "VLLM_ATTENTION_BACKEND": "x"})
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "GGML_BACKEND_PATH"])
+def test_variable_that_loads_code_is_refused_although_it_is_stated(name: str) -> None:
+    check_loaded({"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
+    with pytest.raises(KernelError, match=f"{name}: it loads code of which no kernel module is pinned"):
+        check_loaded({"A": "1", name: "x"})
 
 
 @pytest.mark.parametrize(

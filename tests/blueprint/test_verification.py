@@ -157,6 +157,36 @@ def test_unsigned_file_is_read_and_never_verified() -> None:
         checked(data)
 
 
+def test_first_of_two_faults_is_the_one_that_is_told() -> None:
+    made = body()
+    told = replace(made.settings)
+    object.__setattr__(told, "environment", (("B", ""), ("A", "")))
+    contradiction = replace(made, settings=told)
+    with pytest.raises(BodyError, match="do not ascend"):
+        checked(of_bytes(encode_body(contradiction)))
+    with pytest.raises(PostcardError, match="1 bytes follow"):
+        checked(of_bytes(encode_body(contradiction) + b"\0"))
+    hardware = replace(made.hardware)
+    object.__setattr__(hardware, "isa", "aarch64-neon")
+    both = replace(made)
+    object.__setattr__(both, "hardware", hardware)
+    with pytest.raises(KernelError, match="the hardware is 'aarch64-neon'"):
+        checked(of_bytes(encode_body(both)))
+    object.__setattr__(both, "plan", ())
+    with pytest.raises(BodyError, match="no plan"):
+        checked(of_bytes(encode_body(both)))
+
+
+def test_inline_module_for_another_machine_is_refused_whatever_the_body_says_of_it() -> None:
+    head = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00"
+    for number, machine in ((183, "aarch64"), (190, "cuda")):
+        payload = head + number.to_bytes(2, "little") + b" code"
+        with pytest.raises(KernelError, match=f"compiled for {machine}, expected x86_64-avx2"):
+            checked(kbp(body(payload), payload=payload))
+    for payload in (head + b"\x3e\x00 code", head + b"\xff\xff code", b"no ELF file"):
+        assert checked(kbp(body(payload), payload=payload)).signed
+
+
 # --- who signed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -126,3 +127,116 @@ def test_key_that_others_can_read_signs_nothing(mesh: Any, at: Path, model: Path
     assert (refused["error"]["code"], (at / "two").exists()) == ("chain", False)
     refused = told(mesh, "keygen", "--out", at / "signer", code=3)
     assert "file exists" in refused["error"]["message"]
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(mesh: Any, at: Path, model: Path) -> None:
+    keys(mesh, at)
+    os.mkfifo(at / "pipe")
+    told(mesh, "build", "--gguf", model, "--out", at / "one")
+    root, listed = ("--blueprint-root", at / "root.pub"), ("--blueprint-revoked", at / "revoked")
+    sign = ("sign", at / "one", "--key", at / "signer", "--out", at / "no")
+    later = ("--not-after", LATER, "--out", at / "no")
+    for words in (
+        ("verify", at / "pipe", *root, *listed),
+        ("verify", at / "one", "--blueprint-root", at / "pipe", *listed),
+        ("verify", at / "one", *root, "--blueprint-revoked", at / "pipe"),
+        (*sign, "--cert", at / "pipe"),
+        ("certify", "--key", at / "root", "--subject", at / "pipe", "--label", "x", *later),
+        ("revoke", "--key", at / "root", "--previous", at / "pipe", *later),
+        ("build", "--gguf", model, "--evidence", at / "pipe", "--out", at / "no"),
+    ):
+        assert "pipe: not a regular file" in told(mesh, *words, code=10)["error"]["message"]
+    assert not (at / "no").exists()
+
+
+def test_chain_that_leads_nowhere_signs_nothing(mesh: Any, at: Path, model: Path) -> None:
+    keys(mesh, at)
+    told(mesh, "build", "--gguf", model, "--out", at / "one")
+    sign = ("sign", at / "one", "--key", at / "signer", "--out", at / "no", "--cert", at / "signer.cert")
+    refused = told(mesh, *sign, "--cert", at / "signer.cert", code=10)["error"]
+    assert (refused["code"], "its issuer is" in refused["message"]) == ("chain", True)
+    assert told(mesh, *sign, *("--cert", at / "middle.cert") * 4, code=10)["error"]["code"] == "chain"
+    assert not (at / "no").exists()
+
+
+def test_revocations_that_do_not_hold_are_told_with_their_file(mesh: Any, at: Path, model: Path) -> None:
+    keys(mesh, at)
+    told(mesh, "build", "--gguf", model, "--out", at / "one")
+    data = bytearray((at / "revoked").read_bytes())
+    data[-1] ^= 1
+    (at / "bad").write_bytes(data)
+    words = ("verify", at / "one", "--blueprint-root", at / "root.pub", "--blueprint-revoked")
+    assert str(at / "bad") in told(mesh, *words, at / "bad", code=10)["error"]["message"]
+    refused = told(
+        mesh, "verify", at / "one", "--blueprint-root", at / "signer.pub", *words[4:], at / "revoked", code=11
+    )
+    assert refused["error"]["code"] == "untrusted-root"
+
+
+@pytest.mark.parametrize(
+    ("variables", "code", "message"),
+    [
+        (("A=1", "A=2"), 2, "--env A: given twice"),
+        (("A",), 2, "expected NAME=VALUE"),
+        (("A B=1",), 10, "no variable of an environment"),
+        (("LD_PRELOAD=x.so",), 10, "LD_PRELOAD: it loads code of which no kernel module is pinned"),
+        (("GGML_BACKEND_PATH=x.so",), 10, "GGML_BACKEND_PATH: it loads code"),
+    ],
+)
+def test_variable_that_cannot_be_stated_is_refused(
+    mesh: Any, at: Path, model: Path, variables: tuple[str, ...], code: int, message: str
+) -> None:
+    words = [word for one in variables for word in ("--env", one)]
+    refused = told(mesh, "build", "--gguf", model, *words, "--out", at / "no", code=code)
+    assert message in refused["error"]["message"]
+    assert not (at / "no").exists()
+
+
+def test_title_makes_no_line_of_its_own(mesh: Any, at: Path, model: Path) -> None:
+    title = "a\nsigned by   everybody\x1b[31m"
+    told(mesh, "build", "--gguf", model, "--title", title, "--out", at / "one")
+    told(mesh, "build", "--gguf", model, "--title", "another\nrevision: 1 -> 9", "--out", at / "two")
+    lines = mesh("blueprint", "inspect", str(at / "one")).out.splitlines()
+    assert "title       a\\nsigned by   everybody\\x1b[31m" in lines
+    assert not [line for line in lines if line.startswith("signed by")]
+    assert "revision: 1 -> 9" not in mesh("blueprint", "diff", str(at / "one"), str(at / "two")).out.splitlines()
+
+
+def test_lite_file_says_where_its_modules_are(mesh: Any, at: Path, model: Path) -> None:
+    from mesh.engine.gguf_blueprint import compiled_module
+
+    built = told(mesh, "build", "--gguf", model, "--out", at / "one")
+    (at / "modules").mkdir()
+    (at / "modules" / "xllamacpp.abi3.so").symlink_to(compiled_module())
+    assert told(mesh, "full", at / "one", "--out", at / "full")["blueprint_id"] == built["blueprint_id"]
+    for where, source in (
+        (str(at / "modules"), {"source": "disk", "path": f"{at}/modules/xllamacpp.abi3.so"}),
+        ("https://host.invalid/m/", {"source": "remote", "url": "https://host.invalid/m/xllamacpp.abi3.so"}),
+    ):
+        for path in ("one", "full"):
+            told(mesh, "lite", at / path, "--at", where, "--out", at / "lite")
+            seen = told(mesh, "inspect", at / "lite")
+            assert (seen["blueprint_id"], seen["form"]) == (built["blueprint_id"], "lite, an unsigned preview")
+            assert {**seen["locators"][0], **source} == seen["locators"][0]
+            if "path" in source:
+                told(mesh, "full", at / "lite", "--out", at / "again")
+                assert (at / "again").read_bytes() == (at / "full").read_bytes()
+                (at / "again").unlink()
+            else:
+                refused = told(mesh, "full", at / "lite", "--out", at / "no", code=10)["error"]
+                assert f"at {source['url']}: it is not fetched here" in refused["message"]
+                told(mesh, "full", at / "lite", "--kernels", at / "modules", "--out", at / "again")
+                (at / "again").unlink()
+            (at / "lite").unlink()
+    refused = told(mesh, "lite", at / "full", "--at", "modules", "--out", at / "no", code=2)["error"]
+    assert "expected a folder from / on" in refused["message"]
+    (at / "modules" / "xllamacpp.abi3.so").unlink()
+    (at / "modules" / "xllamacpp.abi3.so").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\xb7\x00")
+    refused = told(mesh, "full", at / "one", "--kernels", at / "modules", "--out", at / "no", code=10)["error"]
+    assert (refused["code"], "compiled for aarch64" in refused["message"]) == ("kernel", True)
+    assert not (at / "no").exists()
+
+
+def test_lower_revision_is_allowed_of_a_blueprint_alone(mesh: Any, model: Path) -> None:
+    refused = mesh("serve", "--gguf", str(model), "--allow-lower-revision", "--check")
+    assert (refused.code, "no engine here is under a blueprint" in refused.err) == (2, True)

@@ -81,6 +81,8 @@ def test_report_is_a_table_with_provenance_and_drift(mesh: Mesh, here: Path) -> 
     told = mesh("launch", "report", "good", "--json").json["recipes"][0]
     assert told["benches"][0]["recipe_changed_since"] is True
     assert (told["benches"][0]["cells"], told["benches"][0]["cells_failed"]) == (2, 1)
+    recipe.write_text('parent_model = "org/base"\n' + recipe.read_text())
+    assert "org/model, of org/base" in mesh("launch", "report", "good").out
     assert mesh("launch", "report", "nobody").code == 2
 
 
@@ -190,6 +192,9 @@ def test_damaged_ledger_line_is_named_by_whoever_needs_it(mesh: Mesh, here: Path
     ledger(here, {**OPENED, "nodes": "a"})
     assert "nodes is 'a', expected list" in mesh("launch", "logs", "good").err
     (here / "launches" / "good" / "runs.jsonl").write_text("{}\nnot json\n")
+    ledger(here, {"run": OPENED["run"]}, {"run": 7}, [], OPENED, {"run": OPENED["run"], "event": 3})
+    assert mesh("launch", "logs", "good", "--dry-run").code == 0
+    (here / "launches" / "good" / "runs.jsonl").write_text("{}\nnot json\n")
     assert "no line of it opens a run" in mesh("launch", "logs", "good").err
 
 
@@ -210,7 +215,7 @@ def test_dry_runs_print_the_commands_and_reach_no_node(mesh: Mesh, here: Path) -
     assert {"fabric address", "ib_hca", "socket_ifname", "find the GID index"} <= {step["what"] for step in steps}
     told = mesh("launch", "bench", "good", "--suite", "depth", "--dry-run", "--json").json
     assert len(told["cells"]) == 4 * 2 * 2
-    assert [Path(name).suffix for name in told["files"]] == [".md", ".json", ".toml", ".json"]
+    assert [Path(name).suffix for name in told["files"]] == [".md", ".json", ".log", ".toml", ".json"]
     assert told["cells"][0]["body"]["ignore_eos"] is True
 
 

@@ -30,4 +30,4 @@ def test_client_prints_what_it_answers(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert main(["receipt", "input.cbor"]) == 10
     assert capsys.readouterr().out == "reject schema\n"
     assert main(["features"]) == 0
-    assert capsys.readouterr().out == "reference\nreplay\ngrant\nidentity\nblueprint\naudit\n"
+    assert capsys.readouterr().out == "reference\nreplay\ngrant\nidentity\nblueprint\naudit\nlaunch\n"

@@ -21,6 +21,7 @@ RULES = {
     "energy": ("energy", 2),
     "receipt": ("receipt", 2),
     "checkpoint": ("checkpoint", 2),
+    "launch": ("launch", 2),
     "disclosure": ("disclosure", 2),
     "envelope": ("envelope", 3),
     "weights": ("weights", 2),

@@ -3,59 +3,18 @@ every lever that it refuses."""
 
 from __future__ import annotations
 
-import base64
 import json
-import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.blueprints import MESH, Signers, mesh
+from tests.support.blueprints import Signers, kept, mesh, serving
 from tests.support.models import smollm2_path
 from tests.support.tiny_gguf import write_tiny_gguf
 
 pytestmark = pytest.mark.deep  # dozens of processes
-
-
-@dataclass
-class Gate:
-    port: int
-    steward: str
-
-    def ask(self, model: str, key: str | None = None, **fields: Any) -> tuple[int, dict[str, Any]]:
-        body = {"model": model, "messages": [{"role": "user", "content": "Say something."}], "max_tokens": 24, **fields}
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        with closing(HTTPConnection("127.0.0.1", self.port, timeout=120)) as connection:
-            connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
-            with connection.getresponse() as response:
-                return response.status, json.loads(response.read())
-
-
-@contextmanager
-def serving(log: Path, *flags: str | Path) -> Iterator[Gate]:
-    command = [*MESH, "serve", *map(str, flags), "--port", "0", "--json"]
-    with (
-        log.open("w") as stderr,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            lines: list[str] = []
-            while not lines or lines[-1] != "}\n":
-                lines.append(process.stdout.readline())
-                assert lines[-1], f"it ended before it served: {log.read_text()}"
-            told = json.loads("".join(lines))
-            yield Gate(int(told["url"].rpartition(":")[2]), told["steward"])
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(120) == 0
-        finally:
-            process.kill()
 
 
 @dataclass
@@ -98,10 +57,7 @@ def check_receipts_replay_and_grants(stage: Stage) -> None:
         status, refusal = gate.ask("m", other)
         assert (status, refusal["error"]["code"]) == (403, "grant_refused")
         assert "blueprint-in" in refusal["error"]["message"]
-    receipt, disclosure = folder / "receipt", folder / "disclosure"
-    code, _ = mesh("receipts", "export", answer["mesh"]["receipt_id"], "--state", folder / "state", "--out", receipt)
-    assert code == 0
-    disclosure.write_bytes(_bytes(answer["mesh"]["disclosure"]))
+    receipt, disclosure = kept(answer, folder)
     code, told = mesh("verify", receipt, "--trust", gate.steward)
     assert code == 0
     stated = json.dumps(told)
@@ -124,10 +80,6 @@ def mesh_grant(stage: Stage, issuer: Path, blueprint: str) -> tuple[str, str]:
     return out.read_text().strip(), told["issuer"]
 
 
-def _bytes(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-
-
 def check_levers_are_refused_by_name(stage: Stage) -> None:
     under = stage.under("first")
     # it turns off what this library does to queries and keys, and so moves every number
@@ -147,8 +99,10 @@ def check_levers_are_refused_by_name(stage: Stage) -> None:
     assert code == 2
     assert "kv_type: all settings come from the blueprint" in error["message"]
     config.write_text(table)
+    config.write_text(table + "silent_s = 30\n")  # how long it is waited for moves no number
     code, told = mesh("serve", "--config", config, "--check")
     assert (code, told["backends"][0]["name"]) == (0, "m")
+    assert mesh("serve", *under, "--silent-s", "30", "--check")[0] == 0
     assert not (stage.folder / "refused").exists()
 
 

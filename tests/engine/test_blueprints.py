@@ -39,6 +39,9 @@ def test_what_was_stated_is_what_would_be_loaded(model: GgufModel, body: Body) -
     assert replace(config, blueprint_id=None, environment=None) == replace(
         GgufConfig(model.files[0], "m"), context_tokens=2048
     )
+    # how long it is waited for is nothing that a blueprint states
+    patient = config_of(body.settings, model.files[0], blueprint_id=b"b" * 32, environment={"A": "b"}, silent_s=7)
+    assert patient == replace(config, silent_s=7)
     # the arms for one row take other functions than those for several
     functions = {
         (arm.mode, arm.rows_from): {body.kernels[group.kernel].function for group in arm.groups} for arm in body.plan
@@ -112,6 +115,11 @@ def test_folder_for_vllm_is_stated_and_held(tmp_path: Path) -> None:
     flags = ("--dtype", "bfloat16", "--enforce-eager")
     with pytest.raises(BodyError, match="another circuit"):
         check_folder_body(replace(body, settings=replace(body.settings, flags=flags)), folder, program)
+    flags = (*FLAGS, "--speculative-config", "{}")
+    with pytest.raises(EngineUnsupported, match="what '--speculative-config' does"):
+        check_folder_body(replace(body, settings=replace(body.settings, flags=flags)), folder, program)
+    flags = (*FLAGS, "--max-model-len=64", "--seed", "3", "--no-enable-prefix-caching")
+    check_folder_body(replace(body, settings=replace(body.settings, flags=flags)), folder, program)
     with pytest.raises(KernelError, match=r"for vllm 0\.31, 0\.32\.0\+cpu is installed"):
         check_folder_body(replace(body, settings=replace(body.settings, version="0.31")), folder, program)
     for module in (program.parent.parent / "lib").rglob("*.so"):
@@ -127,6 +135,13 @@ def test_folder_for_vllm_is_stated_and_held(tmp_path: Path) -> None:
         ({"flags": ("--dtype", "float32")}, UsageError, "without --enforce-eager"),
         ({"version": "0.99.0"}, EngineUnsupported, r"that of vLLM 0\.32, this is 0\.99\.0"),
         ({"operators": b"onednn_mm"}, KernelError, "no operator cpu_att"),
+        ({"flags": (*FLAGS, "--quantization", "fp8")}, EngineUnsupported, "what '--quantization' does"),
+        ({"flags": (*FLAGS, "--kv-cache-dtype=fp8")}, EngineUnsupported, "what '--kv-cache-dtype=fp8' does"),
+        ({"flags": (*FLAGS, "--config", "more.yaml")}, EngineUnsupported, "what '--config' does"),
+        ({"flags": (*FLAGS, "--enforce-eager=no")}, EngineUnsupported, "what '--enforce-eager=no' does"),
+        ({"flags": ("--enforce-eager", "--seed")}, EngineUnsupported, "--seed: a value is missing"),
+        ({"flags": ("--seed", *FLAGS)}, EngineUnsupported, "--seed: a value is missing before '--dtype'"),
+        ({"flags": (*FLAGS, "more")}, EngineUnsupported, "what 'more' does"),
     ],
 )
 def test_what_cannot_be_stated_of_vllm_is_refused(

@@ -238,6 +238,7 @@ async def house(
     origins: Sequence[str] = (),
     meters: Sequence[EnergyMeter] = (),
     blueprints: Sequence[Blueprint] = (),
+    launches: Path | None = None,
     **config: Any,
 ) -> AsyncIterator[House]:
     """`others` are more backends beside `engine`; `shared` is an alias that all of them answer to."""
@@ -245,8 +246,9 @@ async def house(
     routes = [Route(() if shared is None else (shared,))] * len(engines)
     async with running(folder, keep_ns=keep_ns, meters=meters) as steward:
         gateway = Gateway(
-            steward, engines, GatewayConfig(**config), keys=keys, routes=routes, origins=origins, blueprints=blueprints
-        )
+            steward, engines, GatewayConfig(**config), keys=keys, routes=routes, origins=origins,
+            blueprints=blueprints, launches=launches,
+        )  # fmt: skip
         port = await gateway.start("127.0.0.1", 0)
         url = f"http://127.0.0.1:{port}"
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}

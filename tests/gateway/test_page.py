@@ -33,7 +33,7 @@ def test_page_and_its_modules_are_served_with_their_types_and_a_policy(tmp_path:
                 assert {f"{what}-src 'self'" for what in ("script", "style", "connect")} <= {*policy}
                 assert policy[0] == "default-src 'none'"
                 assert "unsafe" not in reply.headers["Content-Security-Policy"]
-                places = {"/": "page/index.html", "/blueprint": "page/circuit.html"}
+                places = {"/": "page/index.html", "/blueprint": "page/circuit.html", "/launches": "page/launches.html"}
                 name = places.get(path, path.removeprefix("/web/"))
                 assert reply.body == (WEB / name).read_bytes()
 
@@ -41,7 +41,7 @@ def test_page_and_its_modules_are_served_with_their_types_and_a_policy(tmp_path:
 
 
 def test_page_holds_no_script_style_or_handler_of_its_own_and_names_no_other_host() -> None:
-    for start in ((WEB / "page" / name).read_text() for name in ("index.html", "circuit.html")):
+    for start in ((WEB / "page" / name).read_text() for name in ("index.html", "circuit.html", "launches.html")):
         assert re.findall(r"<script[^>]*>(.*?)</script>", start, re.DOTALL) == [""]
         assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", start)
     for path in [*WEB.glob("*.js"), *(WEB / "page").iterdir()]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mesh.cli.launch_tables import markdown_report
 from mesh.launch.bench_data import FORMAT, BenchData, Cell, Request
-from mesh.launch.bench_package import DATA, RECIPE, REPORT, Manifest, NodeOf, digests, land
+from mesh.launch.bench_package import DATA, LOG, RECIPE, REPORT, Manifest, NodeOf, digests, land
 
 MS = 1_000_000
 
@@ -52,5 +52,5 @@ def manifest(stem: str, bench: BenchData, recipe_sha256: str = "a" * 64, **said:
 def landed(folder: Path, stem: str, bench: BenchData | None = None, recipe: bytes = b"engine\n", **said: Any) -> Path:
     bench = bench or data()
     made = manifest(stem, bench, **said)
-    parts = {REPORT: markdown_report(made, bench).encode(), DATA: bench.to_json(), RECIPE: recipe}
+    parts = {REPORT: markdown_report(made, bench).encode(), DATA: bench.to_json(), LOG: b"", RECIPE: recipe}
     return land(folder, stem, parts, made.model_copy(update={"files": digests(parts)}))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from mesh.cli.launch_tables import rows
 from mesh.errors import SchemaError
 from mesh.launch.bench_data import figures, read_data
 from tests.launch.benches import MS, cell, data, failed, request
@@ -54,6 +58,13 @@ def test_data_is_read_as_it_was_written() -> None:
         (lambda told: told["cells"][0].update(skipped="x"), "cells.0: skipped, and measured"),
         (lambda told: told["cells"][0]["requests"][0].update(first_ns=9**20), "times or counts that cannot be"),
         (lambda told: told["cells"][0]["requests"][0].update(output_tokens=-1), "times or counts that cannot be"),
+        (lambda told: told["cells"][0]["requests"][0].update(prompt_tokens=10**400), "times or counts that cannot be"),
+        (lambda told: told["cells"][0].update(depth=10**400), "cells.0: numbers that cannot be"),
+        (
+            lambda told: told.update(ended_ms=10**18),
+            "began_ms 1900000000000 and ended_ms 1000000000000000000 cannot be",
+        ),
+        (lambda told: told.update(ended_ms=5), "began_ms 1900000000000 and ended_ms 5 cannot be"),
         (lambda told: told["cells"][0]["requests"][0].pop("first_ns"), "whole, and without a first token"),
     ],
 )
@@ -64,6 +75,25 @@ def test_damaged_data_is_named_by_its_field(change: object, words: str) -> None:
     with pytest.raises(SchemaError, match=re.escape(words)) as caught:
         read_data(json.dumps(told).encode(), "x.json")
     assert str(caught.value).startswith("x.json: ")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(JSON, st.sampled_from(["top", "cell", "request"]), st.integers(0, 20))
+def test_whatever_stands_in_a_field_is_read_or_refused_by_name(value: object, where: str, number: int) -> None:
+    told = json.loads(data(cell(request(), failed(1))).to_json())
+    table = {"top": told, "cell": told["cells"][0], "request": told["cells"][0]["requests"][0]}[where]
+    table[list(table)[number % len(table)]] = value
+    bench = None
+    with contextlib.suppress(SchemaError):
+        bench = read_data(json.dumps(told).encode(), "x.json")
+    assert bench is None or all(rows(bench))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def names(folder: Path) -> list[str]:
 
 def test_package_is_one_stem_and_any_part_leads_to_it(tmp_path: Path) -> None:
     path = landed(tmp_path / "reports", STEM)
-    suffixes = (".json", ".manifest.json", ".md", ".recipe.toml")
+    suffixes = (".json", ".log", ".manifest.json", ".md", ".recipe.toml")
     assert names(path.parent) == [f"{STEM}{suffix}" for suffix in suffixes]
     package = load_package(path)
     for suffix in suffixes:
@@ -29,7 +29,7 @@ def test_package_is_one_stem_and_any_part_leads_to_it(tmp_path: Path) -> None:
 
 
 def test_package_of_that_stem_is_never_written_over(tmp_path: Path) -> None:
-    for suffix in (".md", ".json", ".recipe.toml", ".manifest.json"):
+    for suffix in (".md", ".json", ".log", ".recipe.toml", ".manifest.json"):
         folder = tmp_path / suffix
         folder.mkdir()
         (folder / f"{STEM}{suffix}").write_text("mine")
@@ -49,7 +49,7 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert names(tmp_path / "other") == []
 
 
-@pytest.mark.parametrize("suffix", [".json", ".md", ".recipe.toml"])
+@pytest.mark.parametrize("suffix", [".json", ".md", ".log", ".recipe.toml"])
 def test_part_that_was_changed_or_lost_is_named(tmp_path: Path, suffix: str) -> None:
     path = landed(tmp_path, STEM)
     part = tmp_path / f"{STEM}{suffix}"

@@ -211,3 +211,10 @@ def test_tmux_start_holds_the_environment_and_the_marker(tmp_path: Path) -> None
     body = shlex.split(command)[shlex.split(command).index("-c") + 1]
     assert body.startswith('. "$HOME"/v/bin/activate && exec env -i HOME="$HOME" PATH="$PATH" ')
     assert " 'A=b c' MESH_RUN=r1 llama-server " in body
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_engines_whose_workers_rename_themselves_leave_the_marker_of_the_run_alone(engine: str) -> None:
+    text = f'engine = "{engine}"\ndeploy = "tmux"\nmodel = "org/model"\ntensor_parallel_size = 2\n'
+    plan = planned(text, Wish("2nodes"))
+    assert [rank.environment.get("SPT_NOENV") for rank in plan.ranks] == ["1", "1"]

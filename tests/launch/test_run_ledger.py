@@ -141,7 +141,9 @@ def seen(node: str, process: str, port: str = "dead", model: str | None = None) 
     ],
 )
 def test_rc_08_state_is_what_ledger_and_nodes_say_together(found: list[Seen], lost: list[str], state: str) -> None:
-    assert _state(Run("r1", OPENED), found, lost, "m", TARGET)[0] == state
+    assert _state(Run("r1", OPENED, "ready"), found, lost, "m", TARGET)[0] == state
+    before = "starting" if state == "up" else state  # a list of models alone is what a server has that warms up
+    assert _state(Run("r1", OPENED), found, lost, "m", TARGET)[0] == before
 
 
 @pytest.mark.parametrize(

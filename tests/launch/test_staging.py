@@ -11,6 +11,7 @@ import pytest
 
 from mesh.launch.commands import compose_steps, free_space_step, gid_step, placeholder_step
 from mesh.launch.config import Node
+from mesh.launch.marks import SAMPLED_OVER_BYTES, listing
 from mesh.launch.recipe import ComposedModel, Mount
 from mesh.launch.staging import LEDGER, SAMPLE_BYTES, SAMPLES, mirror_command, weights_step
 from tests.launch.recipes import COMMIT, recipe_file
@@ -162,3 +163,22 @@ def test_composed_folder_is_links_generated_files_and_later_sources_win(cache: P
     finally:
         local.unlink()
         subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_marks_taken_here_are_those_that_nodes_take(cache: Path, full: bool) -> None:
+    """Whatever the size, with links and folders in it, and in whichever language the node sorts."""
+    snapshot = cache / "hub" / "models--org--model" / "snapshots" / COMMIT
+    (snapshot / "sub").mkdir()
+    for name, size in (
+        ("sub/Zero", 0),
+        ("sub/a b", SAMPLED_OVER_BYTES),
+        ("B", SAMPLED_OVER_BYTES + 1),
+        ("é", 5_000_001),
+    ):
+        (snapshot / name).write_bytes(bytes((7 * i) % 251 for i in range(size)))
+    step = weights_step(NODE, recipe_file('engine = "vllm"\nmodel = "org/model"\n').recipe, str(cache), full=full)
+    assert step is not None
+    done = sh(step.command, cache)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert listing(snapshot, full=full) == done.stdout.strip()

@@ -21,6 +21,7 @@ from mesh.schema.checkpoint import Checkpoint, DomainTotals
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.energy import BASES, Energy, EnergySource
 from mesh.schema.ids import KINDS, RESERVED_KINDS
+from mesh.schema.launch import Launch, LaunchRank
 from mesh.schema.outcome import FINISHES, ServeOutcome
 from mesh.schema.receipt import EngineBlock, Receipt
 from mesh.schema.request import Sampling, ServeRequest
@@ -49,6 +50,8 @@ RULES: dict[str, type[Value]] = {
     "grant": Grant,
     "grant-block": GrantBlock,
     "frame": Frame,
+    "launch": Launch,
+    "launch-rank": LaunchRank,
 }
 WHOLE = {
     "receipt": samples.receipt(),
@@ -57,6 +60,7 @@ WHOLE = {
     "disclosure": samples.disclosure(),
     "grant-block": samples.grant_block(),
     "frame": samples.frame(),
+    "launch": samples.launch(),
 }
 
 
@@ -102,7 +106,7 @@ def test_limits_are_those_of_the_package():
         limits.MAX_ENVELOPE_BYTES, limits.MAX_HEADER_BYTES, limits.MAX_PAYLOAD_BYTES, limits.MAX_SETTINGS_BYTES,
         limits.MAX_DISCLOSURE_BYTES, limits.MAX_DEPTH, limits.MAX_UINT, limits.MAX_TOKEN_ID, limits.MAX_TOKENS,
         limits.MAX_SEED, limits.MAX_STOP_STRINGS, limits.MAX_STOP_STRING_BYTES, limits.MAX_STOP_IDS,
-        limits.MAX_LOGIT_BIASES, limits.MAX_NAME_CHARS, limits.MAX_SOURCES, limits.MAX_GRANT_BYTES,
+        limits.MAX_LOGIT_BIASES, limits.MAX_NAME_CHARS, limits.MAX_SOURCES, limits.MAX_RANKS, limits.MAX_GRANT_BYTES,
         limits.MAX_GRANT_BLOCKS, limits.MAX_CAVEAT_ITEMS,
     ):  # fmt: skip
         assert re.search(rf"\b{number}\b", TEXT), number

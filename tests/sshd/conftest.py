@@ -12,6 +12,7 @@ from tests.support.lanes import skip_below
 
 if "MESH_SSHD" in os.environ:
     from tests.sshd.hosts import Site, site
+    from tests.sshd.network import Network, network
 
     @pytest.fixture
     def one(tmp_path: Path) -> Iterator[Site]:
@@ -23,6 +24,17 @@ if "MESH_SSHD" in os.environ:
     def two(tmp_path: Path) -> Iterator[Site]:
         """Two nodes of one cluster, on one kernel: what they run and keep is told apart by their home folders."""
         with site(tmp_path, nodes=2) as made:
+            yield made
+
+    @pytest.fixture
+    def two_hosts(tmp_path: Path) -> Iterator[Network]:
+        """Two nodes with a network, processes and memory of their own, where this machine allows that."""
+        with network(tmp_path, 2) as made:
+            yield made
+
+    @pytest.fixture
+    def three(tmp_path: Path) -> Iterator[Network]:
+        with network(tmp_path, 3) as made:
             yield made
 
 

@@ -32,6 +32,7 @@ class Sshd:
 
     folder: Path
     port: int
+    address: str = "127.0.0.1"
     process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -60,7 +61,8 @@ class Sshd:
     @property
     def known(self) -> str:
         key = (self.folder / "host.pub").read_text().split()
-        return f"[127.0.0.1]:{self.port} {key[0]} {key[1]}"
+        name = self.address if self.port == 22 else f"[{self.address}]:{self.port}"
+        return f"{name} {key[0]} {key[1]}"
 
 
 def _kill(pid: int) -> None:
@@ -82,21 +84,28 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def make_sshd(folder: Path, user_key: Path) -> Sshd:
+def make_user_key(folder: Path) -> Path:
+    key = folder / "user"
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(key))
+    os.chmod(key, 0o600)
+    asyncssh.read_private_key(str(key)).write_public_key(f"{key}.pub")
+    return key
+
+
+def write_sshd(folder: Path, user_key: Path, address: str, port: int) -> Sshd:
     """Its sessions have a home folder and programs of their own, in which a test may put some."""
     (folder / "home" / "bin").mkdir(parents=True)
     asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(folder / "host"))
     os.chmod(folder / "host", 0o600)
     asyncssh.read_private_key(str(folder / "host")).write_public_key(str(folder / "host.pub"))
     (folder / "authorized").write_text(Path(f"{user_key}.pub").read_text())
-    sshd = Sshd(folder, free_port())
+    sshd = Sshd(folder, port, address)
     (folder / "sshd_config").write_text(
-        f"Port {sshd.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\n"
+        f"Port {port}\nListenAddress {address}\nHostKey {folder}/host\nPidFile none\n"
         f"AuthorizedKeysFile {folder}/authorized\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
         f"SetEnv HOME={folder}/home PATH={folder}/home/bin:/usr/local/bin:/usr/bin:/bin TMUX_TMPDIR={folder}\n"
         "UsePAM no\nStrictModes no\nMaxSessions 50\nMaxStartups 100\nLogLevel VERBOSE\n"
     )
-    sshd.start()
     return sshd
 
 
@@ -107,6 +116,11 @@ class Site:
     folder: Path
     sshds: list[Sshd] = field(default_factory=list)
     port: int = 0
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """Before each command that a test runs."""
+        return ()
 
     def recipe(self, name: str, text: str) -> None:
         (self.folder / "recipes" / name).mkdir(parents=True, exist_ok=True)
@@ -133,14 +147,14 @@ class Site:
 
     def begin(self, *argv: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*MESH, "launch", *argv], cwd=self.folder, env=self._env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True,
+            [*self.prefix, *MESH, "launch", *argv],
+            cwd=self.folder, env=self._env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def mesh(self, *argv: str) -> subprocess.CompletedProcess[str]:
+    def mesh(self, *argv: str, limit_s: int = 240) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*MESH, "launch", *argv], cwd=self.folder, env=self._env(), capture_output=True, text=True, check=False,
-            timeout=240,
+            [*self.prefix, *MESH, "launch", *argv],
+            cwd=self.folder, env=self._env(), capture_output=True, text=True, check=False, timeout=limit_s,
         )  # fmt: skip
 
     def status(self, name: str) -> dict[str, Any]:
@@ -184,31 +198,39 @@ def listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def kill_marked(folder: Path) -> None:
+    """What a test that failed has left."""
+    for ledger in folder.glob("launches/*/runs.jsonl"):
+        runs = {json.loads(line).get("run") for line in ledger.read_text().splitlines()}
+        for pid in [pid for run in runs if run is not None for pid in marked(run)]:
+            os.kill(pid, signal.SIGKILL)
+
+
+def write_site(made: Site, key: Path, more: str = "") -> None:
+    """The configuration and the pinned keys. `more` are lines before its tables."""
+    listed = ",\n".join(
+        f'{{ name = "n{number}", ssh_ip = "{sshd.address}", ssh_port = {sshd.port}, rank = {number} }}'
+        for number, sshd in enumerate(made.sshds)
+    )
+    user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    (made.folder / "launch.toml").write_text(
+        f'ssh_user = "{user}"\nssh_key_path = "{key}"\ndefault_port = {made.port}\n{more}'
+        f'[[clusters]]\nname = "here"\nnodes = [{listed}]\n'
+    )
+    (made.folder / "known_hosts").write_text("".join(f"{sshd.known}\n" for sshd in made.sshds))
+
+
 @contextmanager
 def site(folder: Path, nodes: int = 1) -> Iterator[Site]:
-    key = folder / "user"
-    asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(key))
-    os.chmod(key, 0o600)
-    asyncssh.read_private_key(str(key)).write_public_key(f"{key}.pub")
+    key = make_user_key(folder)
     made = Site(folder, port=free_port())
     try:
         for number in range(nodes):
-            made.sshds.append(make_sshd(folder / f"node{number}", key))
-        listed = ",\n".join(
-            f'{{ name = "n{number}", ssh_ip = "127.0.0.1", ssh_port = {sshd.port}, rank = {number} }}'
-            for number, sshd in enumerate(made.sshds)
-        )
-        user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
-        (folder / "launch.toml").write_text(
-            f'ssh_user = "{user}"\nssh_key_path = "{key}"\ndefault_port = {made.port}\n'
-            f'[[clusters]]\nname = "here"\nnodes = [{listed}]\n'
-        )
-        (folder / "known_hosts").write_text("".join(f"{sshd.known}\n" for sshd in made.sshds))
+            made.sshds.append(write_sshd(folder / f"node{number}", key, "127.0.0.1", free_port()))
+            made.sshds[-1].start()
+        write_site(made, key)
         yield made
     finally:
         for sshd in made.sshds:
             sshd.stop()
-        for ledger in folder.glob("launches/*/runs.jsonl"):  # what a test that failed has left
-            runs = {json.loads(line).get("run") for line in ledger.read_text().splitlines()}
-            for pid in [pid for run in runs if run is not None for pid in marked(run)]:
-                os.kill(pid, signal.SIGKILL)
+        kill_marked(folder)

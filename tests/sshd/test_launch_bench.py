@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 from mesh.launch.bench_package import load_package
@@ -12,9 +13,10 @@ if TYPE_CHECKING:
 
     from tests.sshd.hosts import Site
 
-# Counts words for tokens; streams four, but breaks off a prompt of fifty, and refuses one of sixty.
+# Counts words for tokens; streams four, but breaks off a prompt of fifty, refuses one of sixty, and leaves one of
+# seventy without an end, which it notes in a file beside it.
 COUNTING = """
-import json, sys
+import json, pathlib, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class H(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -37,6 +39,9 @@ class H(BaseHTTPRequestHandler):
         self.send_response(200); self.send_header("Transfer-Encoding", "chunked"); self.end_headers()
         for n in range(4):
             self.event({"choices": [{"text": "x", "finish_reason": None}]})
+            if count == 70:
+                pathlib.Path(__file__).with_suffix(".silent").touch()
+                time.sleep(3600)
             if count == 50 and n == 2:
                 self.close_connection = True
                 return
@@ -71,7 +76,7 @@ def test_bench_of_a_gateway_lands_one_package_that_leads_to_the_launch(one: Site
     assert (told["ok"], told["drift"], told["unknown"]) == (True, [], [])
     assert [(cell["depth"], cell["concurrency"]) for cell in told["cells"]] == [(300, 1), (300, 2), (700, 1), (700, 2)]
     assert all(float(cell["ttft_ms"]) > 0 and float(cell["prefill_per_s"]) > 0 for cell in told["cells"])
-    assert parts(reports) == ["first.json", "first.manifest.json", "first.md", "first.recipe.toml"]
+    assert parts(reports) == ["first.json", "first.log", "first.manifest.json", "first.md", "first.recipe.toml"]
     package = load_package(one.folder / told["manifest"])
     assert package.manifest.launch_digest == launched["launch_digest"]
     assert package.manifest.nodes[0].program is not None
@@ -107,6 +112,30 @@ def test_cells_that_fail_are_named_and_unknown_figures_are_left_out(one: Site) -
     assert one.mesh("stop", "counting").returncode == 0
 
 
+def test_line_that_is_cut_in_the_middle_is_named_in_each_cell_that_it_cost(one: Site) -> None:
+    one.script("counting", COUNTING)
+    assert one.mesh("serve", "counting").returncode == 0
+    process = one.begin(
+        "bench", "counting", "--depths", "40,70,80", "--output-tokens", "4", "--concurrency", "1", "--json"
+    )
+    assert process.stdout is not None
+    silent = one.folder / "counting.silent"
+    with process:
+        while process.poll() is None and not silent.exists():
+            time.sleep(0.05)
+        one.sshds[0].stop()
+        told = json.loads(process.stdout.read())
+        assert process.wait() == 10
+    whole, cut, never = told["cells"]
+    assert "fault" not in whole
+    assert cut["fault"].startswith("1 of 1 failed: node n0: the connection went: ")
+    assert never["fault"].startswith("skipped: the engine is gone: node n0: ")
+    assert told["unknown"][0].startswith("rank 0 on n0: node n0: the connection went: ")
+    assert load_package(one.folder / told["manifest"]).data.failed == 2
+    one.sshds[0].start()
+    assert one.mesh("stop", "counting", "--drain-s", "1").returncode == 0
+
+
 def test_engine_without_a_tokenizer_cannot_be_measured(one: Site) -> None:
     one.script("mute", COUNTING, 'args = ["--mute"]')
     assert one.mesh("serve", "mute").returncode == 0
@@ -127,6 +156,6 @@ def test_run_that_does_not_exist_and_a_node_that_is_down_are_named(one: Site) ->
     assert "run '2020': no such run; there are 2" in wrong.stderr
     one.sshds[0].stop()
     down = one.mesh("bench", "ref", "--depths", "64")
-    assert (down.returncode, down.stderr.startswith("mesh launch: node n0: ")) == (3, True), down.stderr
+    assert (down.returncode, "mesh launch: node n0: " in down.stderr) == (3, True), down.stderr
     one.sshds[0].start()
     assert one.mesh("stop", "ref").returncode == 0

@@ -139,6 +139,21 @@ def test_node_that_is_down_takes_its_cluster_down_and_its_run_is_inconclusive(tw
     assert two.mesh("stop", "both", "--drain-s", "1").returncode == 0
 
 
+def test_looks_go_on_and_are_kept_for_pages_to_show(one: Site) -> None:
+    from mesh.launch.live import read_live
+
+    watching = one.begin("health", "--watch", "--every", "1")
+    assert watching.stdout is not None
+    with watching:
+        lines = {watching.stdout.readline() for _ in range(2)}
+        watching.send_signal(signal.SIGTERM)
+        watching.stdout.read()
+    assert lines == {"1 cluster, 1 up; 0 open runs, 0 ready\n"}
+    live = read_live(one.folder / "launches")
+    assert live is not None
+    assert (live["every_s"], live["clusters"][0]["up"]) == (1, True)
+
+
 def test_exec_runs_aliases_lines_and_programs_and_sums_up_their_ends(two: Site) -> None:
     config = two.folder / "launch.toml"
     config.write_text(config.read_text() + "[exec_aliases]\nwhere = 'echo $HOME'\n")
@@ -160,6 +175,9 @@ def test_exec_runs_aliases_lines_and_programs_and_sums_up_their_ends(two: Site) 
 def test_doctor_says_what_is_missing_changed_or_in_the_way_and_what_helps(one: Site) -> None:
     import socket
 
+    shim = one.sshds[0].folder / "home" / "bin" / "docker"  # whatever this machine has
+    shim.write_text("#!/bin/sh\nexit 127\n")
+    shim.chmod(0o755)
     lines = told(one, "doctor")["lines"]
     assert levels(lines, "(here)") == dict.fromkeys(
         ("asyncssh", "ssh_user", "ssh_key_path", "known_hosts", "state_dir"), "ok"
@@ -171,9 +189,7 @@ def test_doctor_says_what_is_missing_changed_or_in_the_way_and_what_helps(one: S
     (docker,) = of(told(one, "doctor", "--recipe", "boxed", code=10)["lines"], "docker")
     assert (docker["level"], docker["found"]) == ("fail", "not there")
     assert "install docker" in docker["todo"]
-    shim = one.sshds[0].folder / "home" / "bin" / "docker"
     shim.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
-    shim.chmod(0o755)
     (docker,) = of(told(one, "doctor")["lines"], "docker")
     assert (docker["level"], docker["found"]) == ("warn", "docker fails: Cannot connect to the Docker daemon")
     clock = one.sshds[0].folder / "home" / "bin" / "date"

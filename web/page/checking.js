@@ -34,6 +34,18 @@ export const CLASSES = new Map([
   ["layers", "Its layers contradict each other, or the model that they are of."],
   ["fingerprint", "It claims a fingerprint that does not follow from it."],
   ["trust-file", "This list of keys cannot be followed."],
+  ["container", "This blueprint's sections are not where it says."],
+  ["body-hash", "This blueprint's body is not the one that its header names."],
+  ["signer", "This blueprint is not signed, or not by both signatures."],
+  ["chain", "Its certificates do not lead to a root."],
+  ["untrusted-root", "Its certificates lead to a root that you did not name. Whether it is true cannot be decided."],
+  ["expired", "One of its certificates is not valid now."],
+  ["stale-revocations", "Nobody here knows what its root took back by now."],
+  ["revoked", "Its root took it back, or a key, certificate or kernel of it."],
+  ["kernel", "A kernel of it is not the one that it pins."],
+  ["postcard", "This blueprint's body is not the one encoding of a value."],
+  ["body", "This blueprint contradicts itself."],
+  ["lineage", "A later revision of this blueprint was served before."],
 ]);
 
 /** @type {Record<State, {mark: string, word: string}>} */

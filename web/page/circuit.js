@@ -54,6 +54,8 @@ export class CircuitView {
     this.asked = false;
     this.most = Math.max(drawing.edges.start.length, FEWEST);
     this.budget = Math.min(this.most, 8000);
+    /** How many nodes are shown. */
+    this.shown = 0;
     /** Milliseconds that the last picture took. */
     this.took = 0;
     this.canvas = el("canvas", { tabindex: "0", role: "img", "aria-label": this.#about() });
@@ -81,7 +83,7 @@ export class CircuitView {
       }), ` ${way.label}`));
     const search = el("input", {
       type: "search", id: "find", placeholder: "part of a name",
-      on: { input: () => { this.words = search.value.toLowerCase(); this.#filter(); } },
+      on: { input: () => { this.words = search.value.toLowerCase(); this.#filter(); frame(this.camera, this.cloud, this.seen); this.draw(); } },
     });
     const ends = [0, 1].map((which) => el("input", {
       type: "number", min: 0, max: Math.max(drawing.blocks.length - 1, 0), value: this.layers[which],
@@ -129,17 +131,17 @@ export class CircuitView {
 
   #filter() {
     const { nodes } = this.drawing;
-    let shown = 0;
+    this.shown = 0;
     for (let i = 0; i < this.count; i += 1) {
       const block = nodes.block[i];
       const here = (block < 0 || (block >= this.layers[0] && block <= this.layers[1]))
         && !this.left.kind.has(nodes.kind[i]) && !this.left.format.has(nodes.format[i]) && !this.left.family.has(nodes.family[i])
         && (!this.words || nodes.names[i].toLowerCase().includes(this.words));
       this.seen[i] = here ? 1 : 0;
-      shown += this.seen[i];
+      this.shown += this.seen[i];
     }
-    say(`${shown} nodes shown`);
-    this.element?.setAttribute("data-shown", String(shown));
+    say(`${this.shown} nodes shown`);
+    this.element?.setAttribute("data-shown", String(this.shown));
     this.draw();
   }
 
@@ -267,6 +269,7 @@ export class CircuitView {
       }
       if (list.childElementCount) put(this.panel, el("h3", {}, String(title)), list);
     }
+    this.panel.scrollIntoView({ block: "nearest" });
     say(this.#told(node));
     this.draw();
   }
@@ -295,7 +298,7 @@ export class CircuitView {
     });
   }
 
-  /** @param {boolean} moving some edges are left out then, where there are many */
+  /** @param {boolean} moving some nodes and edges are left out then, where there are many */
   #paint(moving) {
     const { canvas } = this;
     const ratio = Math.min(devicePixelRatio || 1, 2);
@@ -309,7 +312,7 @@ export class CircuitView {
     pen.clearRect(0, 0, width, height);
     this.screen.project(this.cloud, this.camera, width, height);
     this.#paintEdges(pen, moving);
-    this.#paintNodes(pen, width, height);
+    this.#paintNodes(pen, width, height, moving);
   }
 
   /** @param {CanvasRenderingContext2D} pen @param {boolean} moving */
@@ -317,7 +320,7 @@ export class CircuitView {
     const { edges, nodes } = this.drawing;
     const { seen, screen, chosen } = this;
     const count = edges.start.length;
-    const step = moving ? Math.max(1, Math.ceil(count / this.budget)) : 1;
+    const step = this.#step(count, moving);
     const column = this.way.key === "format" ? edges.format : /** @type {any} */ (nodes)[this.way.key];
     /** @type {Map<number, Path2D>} */
     const paths = new Map();
@@ -346,13 +349,20 @@ export class CircuitView {
     }
   }
 
-  /** @param {CanvasRenderingContext2D} pen @param {number} width @param {number} height */
-  #paintNodes(pen, width, height) {
+  /** Every how many-th of so many is drawn: all, unless it moves and more are shown than can be drawn in time.
+   * @param {number} count @param {boolean} moving @returns {number} */
+  #step(count, moving) {
+    return moving && this.shown > this.budget ? Math.max(1, Math.ceil(count / this.budget)) : 1;
+  }
+
+  /** @param {CanvasRenderingContext2D} pen @param {number} width @param {number} height @param {boolean} moving */
+  #paintNodes(pen, width, height, moving) {
     const { seen, screen, chosen } = this;
     const column = /** @type {any} */ (this.drawing.nodes)[this.way.key];
     /** @type {number[][]} */
     const groups = COLOURS.map(() => []);
-    for (let i = 0; i < this.count; i += 1) {
+    const step = this.#step(this.count, moving);
+    for (let i = 0; i < this.count; i += step) {
       if (!seen[i] || screen.scale[i] === 0) continue;
       if (screen.x[i] < -20 || screen.y[i] < -20 || screen.x[i] > width + 20 || screen.y[i] > height + 20) continue;
       groups[Math.max(column[i], 0) % COLOURS.length].push(i);

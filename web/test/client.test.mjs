@@ -24,7 +24,7 @@ test("the client accepts with a line, rejects with a class and does not pass for
   assert.deepEqual(ask("envelope", "receipt", "envelope.cbor", "trust.txt"), [0, `${workedIds.receipt}\n`]);
   assert.deepEqual(ask("envelope", "checkpoint", "envelope.cbor", "trust.txt"), [10, "reject header\n"]);
   assert.deepEqual(ask("decode", "envelope.cbor"), [10, "reject encoding\n"]);
-  assert.deepEqual(ask("features"), [0, "reference\nreplay\ngrant\nidentity\naudit\n"]);
+  assert.deepEqual(ask("features"), [0, "reference\nreplay\ngrant\nidentity\nblueprint\naudit\nlaunch\n"]);
   assert.deepEqual(ask("sequence", "trust.txt", "envelope.cbor"), [0, "1\n"]);
   assert.deepEqual(ask("identity", "trust.txt"), [10, "reject encoding\n"]);
   assert.deepEqual(ask("decode", "missing"), [1, ""]);
