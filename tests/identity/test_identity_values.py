@@ -158,9 +158,9 @@ def test_parts_of_a_document_are_counted_before_it_is_made(data, parts):
 
 def test_a_reader_of_documents_has_bounds_and_numbers_of_its_own():
     assert parse_document(b"[[5]]", "x", max_bytes=5, max_depth=2) == [[5]]
-    with pytest.raises(EncodingError, match="^x: over 4 bytes$"):
+    with pytest.raises(EncodingError, match=r"^x: over 4 bytes$"):
         parse_document(b"[[5]]", "x", max_bytes=4)
-    with pytest.raises(EncodingError, match="^x: nested deeper than 1$"):
+    with pytest.raises(EncodingError, match=r"^x: nested deeper than 1$"):
         parse_document(b"[[5]]", "x", max_depth=1)
     assert parse_document(b"[5, 1.5]", "x", integer=lambda text: -int(text), fraction=lambda text: 0.0) == [-5, 0.0]
 
