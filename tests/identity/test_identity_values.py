@@ -278,6 +278,7 @@ def test_what_is_asked_for_beside_a_route_is_named():
         lambda: check_route([identity()], Registry()),  # type: ignore[misc]
         lambda: require_route([identity()], Registry()),  # type: ignore[misc]
         lambda: route.evidence("s", 1, 1),  # type: ignore[misc]
+        lambda: parse_document(b"1", "x", 5),  # type: ignore[misc]
     ):
         with pytest.raises(TypeError):
             call()
