@@ -12,6 +12,7 @@ import pytest
 import mesh.identity
 from mesh.errors import (
     EncodingError,
+    FingerprintError,
     LayerError,
     MovingReference,
     RecipeNotCertified,
@@ -191,8 +192,9 @@ def test_a_cut_may_have_any_digest_but_the_wholes():
     for content, source in ((WHOLE, OTHER), (OTHER, WHOLE)):
         one = ArtifactIdentity("a", "1", content, "llama", CONFIG, 4, DerivativeBinding(source, 0, 2))
         assert one.source_digest == source
-    with pytest.raises(LayerError):
-        ArtifactIdentity("a", "1", WHOLE, "llama", CONFIG, 4, DerivativeBinding(WHOLE, 0, 2))
+    for same in (WHOLE, "".join(WHOLE[:32] for _ in range(2))):  # the second is another object
+        with pytest.raises(LayerError):
+            ArtifactIdentity("a", "1", WHOLE, "llama", CONFIG, 4, DerivativeBinding(same, 0, 2))
 
 
 def test_a_cut_covers_what_lies_within_it():
@@ -343,6 +345,25 @@ def test_evidence_is_refused_in_words_that_say_what_it_has_to_be(field, value, s
     with pytest.raises(SchemaError) as caught:
         ForwardEvidence.from_map({**evidence().to_map(), field: value})
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("digest", ["00" * 32, "ff" * 32])
+@pytest.mark.parametrize("name", ["model_artifact_digest", "runtime_recipe_digest"])
+def test_a_declared_digest_is_refused_whichever_is_the_larger(name, digest):
+    with pytest.raises(FingerprintError, match=f"fingerprint.{name}: {digest}"):
+        identity(fingerprint={**identity().fingerprint.to_map(), name: digest})
+
+
+@pytest.mark.parametrize("at", [2**63, 2**63 + 1, 2**70, -1])
+def test_evidence_is_of_a_time_that_64_bits_hold(at):
+    with pytest.raises(SchemaError, match=r"evidence\.certified_at_ns: expected Unix nanoseconds, 0 to 2\^63-1"):
+        evidence(certified_at_ns=at)
+
+
+def test_long_values_beyond_latin_are_shown_where_they_part():
+    was, is_ = ("".join(chr(0x4E00 + number % 3) for number in range(100)) + end for end in ("x", "y"))
+    (only,) = explain(identity(recipe__backend_id=was), identity(recipe__backend_id=is_))
+    assert only.detail == f"backend_id is ...'{is_[-21:]}', expected ...'{was[-21:]}'"
 
 
 def test_evidence_is_read_from_json():
