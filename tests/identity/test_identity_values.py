@@ -119,9 +119,10 @@ def test_a_spelling_that_no_json_reader_has_is_no_digest():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b" " * (MAX_DOCUMENT_BYTES + 1), "x: more than 65536 bytes"),
+        (b" " * (MAX_DOCUMENT_BYTES + 1), "x: over 65536 bytes"),
+        (b"\xef\xbb\xbf[]", "x: begins with a byte order mark"),
         (b"ab\xff", "x: not UTF-8 at byte 2"),
-        (b"[1,]", "x: not JSON at character 3"),
+        (b"{]", "x: not JSON at line 1 column 2: expecting property name enclosed in double quotes"),
         (b'{"a": 1, "b": 2, "a": 3}', "x: key 'a' is there twice"),
         (b'{"b": 1, "a": 2, "a": 3}', "x: key 'a' is there twice"),
         (b"[NaN]", "x: NaN is not JSON"),
