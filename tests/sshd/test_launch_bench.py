@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mesh.launch.bench_package import load_package
+from tests.sshd.following import ended
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,7 +121,7 @@ def test_line_that_is_cut_in_the_middle_is_named_in_each_cell_that_it_cost(one: 
     )
     assert process.stdout is not None
     silent = one.folder / "counting.silent"
-    with process:
+    with ended(process):
         while process.poll() is None and not silent.exists():
             time.sleep(0.05)
         one.sshds[0].stop()
