@@ -30,6 +30,8 @@ const KID = 4;
 const ED25519 = -19;
 const GRANT_TYPE = "application/mesh-grant+cbor";
 const PREFIX = "mg1_";
+const EXPECTED = `${PREFIX}<base64url of a grant, as \`mesh grant issue\` prints it>`;
+const TEXT_CHARS = PREFIX.length + Math.floor((GRANT_BYTES * 4 + 2) / 3);
 const NOTHING = new Uint8Array(0);
 
 const envelopes = closed(
@@ -64,7 +66,7 @@ async function block(envelope, before, issuers) {
   if (parts.fault) throw new CanonicalError(`${what}: ${parts.fault}`);
   const signer = checkHeader(parts, parent, what);
   const key = parent ? signer : issuers.get(signer);
-  if (!key) throw new TrustError(`${what}: issuer ${stewardText(signer)} is not among the trusted keys`);
+  if (!key) throw new TrustError(`grant: issuer ${stewardText(signer)} is not in the trust set`);
   const signed = encode(["Signature1", parts.protected, parent?.id ?? NOTHING, parts.payload]);
   await verify(key, parts.signature, signed);
   const value = checkPayload(parts.payload, before, what);
@@ -122,16 +124,20 @@ async function checkEnd(grant, last) {
 
 /** @param {string} text @returns {Uint8Array} the bytes, whatever they hold @throws {SchemaError} never with the text */
 export function parseGrantText(text) {
-  if (!text.startsWith(PREFIX)) throw new SchemaError(`grant: does not start with ${PREFIX}`);
+  if (!text.startsWith(PREFIX)) throw new SchemaError(`grant: does not start with ${PREFIX}, expected ${EXPECTED}`);
+  if (text.length > TEXT_CHARS) {
+    throw new SchemaError(`grant: over ${TEXT_CHARS} characters, the most that ${EXPECTED} can have`);
+  }
   const word = text.slice(PREFIX.length);
   if (!/^[A-Za-z0-9_-]*$/.test(word) || word.length % 4 === 1) {
-    throw new SchemaError("grant: not base64url without padding");
+    throw new SchemaError(`grant: not base64url without padding, expected ${EXPECTED}`);
   }
   const plain = atob(word.replaceAll("-", "+").replaceAll("_", "/"));
   const data = Uint8Array.from(plain, (character) => character.charCodeAt(0));
-  if (data.length > GRANT_BYTES) throw new SchemaError(`grant: expected at most ${GRANT_BYTES} bytes`);
   // Base64 has spare bits at its end, and a grant has one spelling.
-  if (grantText(data) !== text) throw new SchemaError("grant: not the one base64url spelling of its bytes");
+  if (grantText(data) !== text) {
+    throw new SchemaError(`grant: not the one base64url spelling of its bytes, expected ${EXPECTED}`);
+  }
   return data;
 }
 

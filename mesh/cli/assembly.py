@@ -16,6 +16,7 @@ from mesh.cli.meters import open_meters
 from mesh.cli.specs import NO_METER, EngineSpec, MeterSpec
 from mesh.cli.starting import check_files, start_engine
 from mesh.cli.state import State
+from mesh.engine.protocol import shard_route_of
 from mesh.ledger import Ledger
 from mesh.meter.metering import Metering
 from mesh.steward.steward import Steward
@@ -93,6 +94,22 @@ async def assembled(
             ledger.serve_under(start).result()
             note(under_words(start))
         yield Assembly(engines, steward, recovered, metered.notes)
+
+
+def engine_notes(engines: Sequence[ServingEngine]) -> list[str]:
+    """What an operator should know of engines that run, a line each."""
+    out = []
+    for engine in engines:
+        check = getattr(engine, "self_check", None)
+        if check is not None:
+            out.append(f"determinism of {engine.recipe_id}: {check.reason}")
+        parts = engine.settings.get("pipeline_parallel", 1)
+        if parts > 1 and shard_route_of(engine) is None:
+            out.append(
+                f"layers of {engine.recipe_id}: its server divides them {parts} ways, and nobody looked at who has "
+                "which: where that is over several hosts, --route holds each of them to the model"
+            )
+    return out
 
 
 def _starts(ledger: Ledger, specs: Sequence[EngineSpec], *, allow_lower: bool) -> list[ServedUnder]:

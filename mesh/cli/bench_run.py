@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mesh.cli.assembly import Assembly, assembled
 from mesh.cli.client import Gateway as Client
-from mesh.cli.envelope import memory_bytes, resident_bytes
+from mesh.cli.envelope import held_bytes, memory_bytes
 from mesh.cli.specs import CandidateSpec, EngineSpec, MeterSpec
 from mesh.cli.state import State
 from mesh.errors import CandidateError, EngineUnsupported, MeshError
@@ -195,7 +195,7 @@ class _Run:
                 pid = getattr(self.mesh.engine, "pid", None)
                 found = {
                     "available_bytes": memory_bytes("MemAvailable"),
-                    "engine_bytes": None if pid is None else resident_bytes(pid),
+                    "engine_bytes": None if pid is None else held_bytes(pid),
                 }
                 known = {name: value for name, value in found.items() if value is not None}
                 samples.append(Sample(at_ms=(time.monotonic_ns() - began_ns) // 10**6, **known))

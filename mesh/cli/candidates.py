@@ -10,12 +10,14 @@ import hashlib
 import importlib.util
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mesh.cli.envelope import Envelope, memory_bytes
 from mesh.cli.specs import CandidateSpec, EngineSpec, GgufSpec, VllmSpec
+from mesh.cli.starting import gguf_config
 from mesh.errors import CandidateError, EngineUnsupported, UsageError
 from mesh.identity.files import FileIdentity
 
@@ -31,7 +33,13 @@ _MACHINES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "
 _DEVICES: Final = {"nvidia": "cuda", "amd": "rocm", "intel": "xpu", "cpu": "cpu"}
 # Set by whoever runs the candidate, or read by the loader and the interpreter before any engine is.
 _PROTECTED: Final = ("LD_", "PYTHON", "MESH_", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY")
-_PROTECTED_NAMES: Final = ("PATH", "HOME", "SHELL", "IFS", "BASH_ENV", "ENV", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK")
+_PROTECTED_NAMES: Final = (
+    "PATH", "HOME", "SHELL", "IFS", "BASH_ENV", "ENV", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "GLIBC_TUNABLES",
+    "GCONV_PATH",
+    # which cards it computes on, and so which are metered, is for whoever runs it to say
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR",
+)  # fmt: skip
 
 
 def spec_of_candidate(source: Path, models: Path | None, *, executable: str | None = None) -> EngineSpec:
@@ -67,6 +75,7 @@ def spec_of_candidate(source: Path, models: Path | None, *, executable: str | No
             container.memory_bytes, container.min_available_gib * GIB, container.runtime_min_available_gib * GIB,
             container.startup_timeout_seconds,
         ),
+        processors=container.processors,
         check=lambda progress: check_pins(candidate, paths, progress=progress),
     )  # fmt: skip
     if candidate.engine.id == VLLM:
@@ -103,8 +112,14 @@ def _check_target(candidate: Candidate, container: Container) -> None:
     if total is not None and total < target.memory.minimum_total_gib * GIB:
         least = target.memory.minimum_total_gib
         raise _unsupported(candidate, "target.memory.minimum_total_gib", f"{least} GiB, here are {total // GIB} GiB")
-    if container.cpuset_cpus is not None:
-        raise _unsupported(candidate, "container.cpuset_cpus", "nothing here holds an engine to processors")
+    if (wanted := container.processors) is not None and not wanted <= (here_are := processors()):
+        named = ", ".join(map(str, sorted(here_are))) or "none that an engine can be held to"
+        raise _unsupported(candidate, "container.cpuset_cpus", f"{container.cpuset_cpus}, here are {named}")
+
+
+def processors() -> frozenset[int]:
+    """Those that this process may use, and so may give; none where the system keeps nobody to any."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 def machine() -> str:
@@ -143,12 +158,24 @@ def _llama(candidate: Candidate, serving: Serving, paths: dict[str, Path], told:
     if given.get("ctx-size", serving.max_context_tokens) < serving.max_context_tokens:
         what = f"{serving.max_context_tokens}, and --ctx-size is {given['ctx-size']}"
         raise _unsupported(candidate, "serving.max_context_tokens", what)
-    return GgufSpec(
+    spec = GgufSpec(
         paths[candidate.model.artifact], name=candidate.id, slots=serving.max_active_requests,
         context=serving.max_context_tokens, kv_type=_KV_TYPES.get(given.get("kv", -1)),
         flash_attention=bool(given.get("flash-attn", 1)), threads=given.get("threads"), ubatch=given.get("ubatch-size"),
         candidate=told,
     )  # fmt: skip
+    with _bounded(candidate, "engine.arguments, serving"):
+        gguf_config(spec, None)
+    return spec
+
+
+@contextmanager
+def _bounded(candidate: Candidate, path: str) -> Iterator[None]:
+    """What an engine's own configuration refuses was said by the candidate, and not by who runs it."""
+    try:
+        yield
+    except UsageError as e:
+        raise _unsupported(candidate, path, str(e)) from None
 
 
 _KV_TYPES: Final[Mapping[int, str]] = dict(enumerate(("q8_0", "f16", "f32")))
@@ -213,11 +240,13 @@ def _sha256(file: FileIdentity) -> str:
 def _check_version(candidate: Candidate, least: str) -> None:
     import mesh
 
-    def numbers(version: str) -> tuple[int, ...]:
-        return tuple(map(int, version.split("-")[0].split("+")[0].split(".")[:3]))
+    def numbers(version: str) -> tuple[tuple[int, str], ...]:
+        # by length and then by digits: a candidate may name a number that is longer than Python takes
+        parts = (part.lstrip("0") for part in version.split("-")[0].split("+")[0].split(".")[:3])
+        return tuple((len(part), part) for part in parts)
 
     if numbers(mesh.__version__) < numbers(least):
-        what = f"{least}, this is {mesh.__version__}"
+        what = f"{least[:80]}, this is {mesh.__version__}"
         raise _unsupported(candidate, "engine.distribution.minimum_version", what)
 
 
@@ -225,6 +254,7 @@ def _vllm(
     candidate: Candidate, serving: Serving, container: Container, paths: dict[str, Path], told: CandidateSpec,
     executable: str | None,
 ) -> VllmSpec:  # fmt: skip
+    from mesh.engine.vllm_described import VllmConfig
     from mesh.engine.vllm_managed import server_command
     from mesh.runtime.models import resolved
 
@@ -245,6 +275,8 @@ def _vllm(
         server_command("vllm", "model", port=1, name="model", flags=flags)
     except UsageError as e:
         raise CandidateError(f"{candidate.id}: engine.arguments: {e}") from None
+    with _bounded(candidate, "serving, container"):
+        VllmConfig("http://localhost", slots=serving.max_active_requests, start_s=container.startup_timeout_seconds)
     return VllmSpec(
         None, name=candidate.id, slots=serving.max_active_requests, weights=paths[candidate.model.artifact],
         device=device, executable=executable or "vllm", flags=tuple(flags), start_s=container.startup_timeout_seconds,

@@ -29,15 +29,19 @@ class Envelope:
                 f"here are {available / (1 << 30):.1f} GiB available"
             )
 
-    def refusal(self, pid: int | None) -> str | None:
-        """Why no serve should start now, for an engine whose process is `pid`; None where one may."""
+    def refusal(self, _: int | None) -> str | None:
+        """Why no serve should start now; None where one may."""
         available = memory_bytes("MemAvailable")
         if available is not None and available < self.serve_available_bytes:
             return (
                 f"container.runtime_min_available_gib: {self.serve_available_bytes >> 30} GiB, "
                 f"here are {available / (1 << 30):.1f} GiB available"
             )
-        used = None if pid is None else resident_bytes(pid)
+        return None
+
+    def excess(self, pid: int) -> str | None:
+        """Why an engine whose process is `pid` has to end, as a container would that takes more than it may."""
+        used = held_bytes(pid)
         if used is not None and used > self.memory_bytes:
             return f"container.memory_bytes: {self.memory_bytes}, and it takes {used}"
         return None
@@ -45,21 +49,27 @@ class Envelope:
 
 def memory_bytes(name: str) -> int | None:
     """A line of the kernel's memory figures, in bytes; None where it has none."""
-    return _field(_MEMINFO, name)
+    return _fields(_MEMINFO).get(name)
 
 
-def resident_bytes(pid: int) -> int | None:
-    """What a process holds in memory; None where nobody can say."""
-    return _field(Path(f"/proc/{pid}/status"), "VmRSS")
+def held_bytes(pid: int) -> int | None:
+    """What a process and those that descend from it hold in memory; None where nobody can say. What they share counts
+    once, by the one that maps most of it: the kernel tells no more without reading every page."""
+    from mesh.engine.vllm_keeper import below, processes
+
+    own, shared = 0, 0
+    found = [_fields(Path(f"/proc/{each}/status")) for each in (pid, *below([pid], processes()))]
+    for figures in found:
+        own += figures.get("RssAnon", 0)
+        shared = max(shared, figures.get("RssFile", 0) + figures.get("RssShmem", 0))
+    return own + shared or None
 
 
-def _field(path: Path, name: str) -> int | None:
+def _fields(path: Path) -> dict[str, int]:
+    """Every line that is a number of kilobytes, in bytes."""
     try:
-        text = path.read_text()
+        lines = path.read_text().splitlines()
     except OSError:
-        return None
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return int(value.split()[0]) << 10
-    return None
+        return {}
+    figures = [(line.partition(":")[0], line.split()) for line in lines if line.endswith(" kB")]
+    return {name: int(words[-2]) << 10 for name, words in figures}

@@ -6,20 +6,24 @@ import argparse
 import asyncio
 import os
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.cli.console import emit, note, say
+from mesh.cli.engines import positive
 from mesh.cli.exits import ACCEPTED, REFUSED
 from mesh.cli.specs import DEVICES, DTYPES, VllmSpec
 from mesh.cli.state import add_state_flag, state_of
-from mesh.errors import RouteIncompatible
+from mesh.errors import LedgerLocked, RouteIncompatible
 
 if TYPE_CHECKING:
+    from mesh.cli.state import State
     from mesh.engine.vllm import VllmEngine
     from mesh.identity.registry import RecipeStatus
     from mesh.identity.shard_route import ShardRoute
+    from mesh.ledger import Ledger
 
 _SESSION_BYTES = 8
 
@@ -62,11 +66,15 @@ def _add_route_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model", metavar="NAME", help="which of its models, where it has several")
     group.add_argument("--name", help="the served model's name (default: the server's)")
     group.add_argument("--vllm-key-file", metavar="FILE", help="the bearer token that it wants")
+    group.add_argument(
+        "--start-s", metavar="SECONDS", type=positive,
+        help="how long its hosts may take until all are there and it answers (default: it has to answer now)",
+    )  # fmt: skip
 
 
 def run_check(args: argparse.Namespace) -> int:
     try:
-        route = asyncio.run(_checked(_spec(args)))
+        route = asyncio.run(_checked(_spec(args), args.start_s))
     except RouteIncompatible as e:
         if args.json:
             emit({"compatible": False, "mismatches": e.reasons})
@@ -82,8 +90,8 @@ def run_check(args: argparse.Namespace) -> int:
     return ACCEPTED
 
 
-async def _checked(spec: VllmSpec) -> ShardRoute:
-    engine = await _started(spec)
+async def _checked(spec: VllmSpec, start_s: int | None) -> ShardRoute:
+    engine = await _started(spec, start_s)
     try:
         return _route(engine)
     finally:
@@ -100,25 +108,40 @@ def run_certify(args: argparse.Namespace) -> int:
 
 
 async def _certified(args: argparse.Namespace) -> RecipeStatus:
-    from mesh.ledger import Ledger
     from mesh.steward.certification import certify
 
-    spec = _spec(args)
-    engine = await _started(spec)
-    try:
-        _say(_route(engine), note)
-        against = None if args.against is None else await _started(replace(spec, url=args.against, route=False))
+    spec, state = _spec(args), state_of(args)
+    with ExitStack() as held:
+        ledger = None
+        if state.begun:  # taken first, so that nothing is computed for one that somebody else has
+            ledger = held.enter_context(_ledger(state))
+        else:
+            state.check_place()
+        engine = await _started(spec, args.start_s)
         try:
-            state = state_of(args)
-            with Ledger.open(state.ledger, steward=state.own_key().public) as ledger:
+            _say(_route(engine), note)
+            against = None if args.against is None else await _started(replace(spec, url=args.against, route=False))
+            try:
+                ledger = ledger or held.enter_context(_ledger(state))
                 return await certify(
                     engine, ledger, session=os.urandom(_SESSION_BYTES).hex(), at_ns=time.time_ns(), against=against
                 )
+            finally:
+                if against is not None:
+                    await against.close()
         finally:
-            if against is not None:
-                await against.close()
-    finally:
-        await engine.close()
+            await engine.close()
+
+
+def _ledger(state: State) -> Ledger:
+    from mesh.ledger import Ledger
+
+    try:
+        return Ledger.open(state.ledger, steward=state.own_key().public)
+    except LedgerLocked as e:
+        raise LedgerLocked(
+            f"{e}: a gateway keeps its ledger to itself and takes up a route when it starts: stop it, certify, start it"
+        ) from None
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -142,11 +165,13 @@ def _spec(args: argparse.Namespace) -> VllmSpec:
     )  # fmt: skip
 
 
-async def _started(spec: VllmSpec) -> VllmEngine:
-    from mesh.cli.starting import check_files, start_engine
+async def _started(spec: VllmSpec, start_s: int | None = None) -> VllmEngine:
+    from mesh.cli.starting import answering, check_files, start_engine
     from mesh.engine.vllm import VllmEngine
 
     check_files(spec)
+    if start_s is not None:
+        await answering(spec, start_s)
     engine = await start_engine(spec)
     assert isinstance(engine, VllmEngine)
     return engine

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ from mesh.cli import runtime_bench
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import CANDIDATE_FLAGS, ENGINE_FLAGS, add_candidate_flags
 from mesh.cli.exits import ACCEPTED, REFUSED
-from mesh.cli.newfile import check_new
+from mesh.cli.newfile import check_new, rewrite, write_new
 from mesh.cli.progress import following
 from mesh.cli.serve import add_flags
 from mesh.cli.serve import run as run_serving
@@ -32,7 +34,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="every rule of the format, and every fault by its field; exit 10 where there is one",
         description="What could be packed and would not launch is told apart and, without --launch, refuses nothing.",
     )
-    validating.add_argument("path", metavar="FILE-OR-FOLDER", help="a runtime.json, a release.json or their folder")
+    validating.add_argument(
+        "path", metavar="FILE-OR-FOLDER", help="a runtime.json, a release.json, their folder or a pack"
+    )
     validating.add_argument("--first", action="store_true", help="the first fault alone")
     validating.add_argument("--launch", action="store_true", help="what would not launch is refused too")
     validating.set_defaults(run=run_validate)
@@ -111,7 +115,7 @@ def run_pack(args: argparse.Namespace) -> int:
 
     folder = Path(args.folder)
     candidate = read_folder(folder)
-    out = Path(args.out or f"{candidate.id}-{candidate.version}.letsinfer")
+    out = Path(f"{candidate.id}-{candidate.version}.letsinfer" if args.out is None else args.out)
     check_new(out)
     with following("packing") as progress:
         packed = pack(folder, out, progress=progress)
@@ -119,31 +123,40 @@ def run_pack(args: argparse.Namespace) -> int:
 
 
 def run_unpack(args: argparse.Namespace) -> int:
+    from mesh.errors import UsageError
     from mesh.runtime.unpacking import unpack
 
+    out = Path(args.out)
+    if out.is_dir() and out.samefile("."):
+        raise UsageError("--out is the folder that this runs in, and a folder is made in its place")
     with following("unpacking") as progress:
-        packed = unpack(Path(args.pack), Path(args.out), progress=progress)
-    return _told(packed, Path(args.out), as_json=args.json)
+        packed = unpack(Path(args.pack), out, progress=progress)
+    return _told(packed, out, as_json=args.json)
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    from mesh.errors import PackError
+    from mesh.errors import PackError, UsageError
     from mesh.runtime.unpacking import verify
 
+    wanted = None if args.digest is None else args.digest.removeprefix("sha256:")
+    if wanted is not None and not re.fullmatch("[0-9a-f]{64}", wanted):
+        raise UsageError(f"--digest: expected 64 lower-case hex digits, got {wanted[:80]!a}")
     with following("reading") as progress:
         packed = verify(Path(args.pack), progress=progress)
-    if args.digest is not None:
-        wanted = args.digest.removeprefix("sha256:")
-        if wanted not in (packed.archive_sha256, packed.descriptor.digest):
-            raise PackError(f"{args.pack}: sha256 is {packed.archive_sha256}, expected {wanted[:80]}")
+    if wanted not in (None, packed.archive_sha256, packed.descriptor.digest):
+        raise PackError(f"{args.pack}: sha256 is {packed.archive_sha256}, expected {wanted}")
     return _told(packed, Path(args.pack), as_json=args.json)
 
 
 def run_oci(args: argparse.Namespace) -> int:
+    from mesh.errors import UsageError
     from mesh.runtime.oci import SOURCE, write_layout
 
+    source = SOURCE if args.source is None else args.source
+    if not source or not source.isprintable():
+        raise UsageError(f"--source: expected text, got {source[:80]!a}")
     with following("reading") as progress:
-        packed, image = write_layout(Path(args.pack), Path(args.out), source=args.source or SOURCE, progress=progress)
+        packed, image = write_layout(Path(args.pack), Path(args.out), source=source, progress=progress)
     more = {"manifest_digest": f"sha256:{image.manifest_digest}"}
     return _told(packed, Path(args.out), as_json=args.json, more=more)
 
@@ -171,9 +184,10 @@ def _indexed(path: Path, how: str, *, as_json: bool) -> int:
 
 def _replace(path: Path, data: bytes) -> None:
     """It is generated, so it is written over; at no moment is half of it there."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_bytes(data)
-    beside.replace(path)
+    if os.path.lexists(path):
+        rewrite(path, data)
+    else:
+        write_new(path, [data])
 
 
 def _told(packed: Packed, where: Path, *, as_json: bool, more: dict[str, str] | None = None) -> int:

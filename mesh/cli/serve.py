@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,7 +206,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
         routes = [Route(*_of_candidate(spec, (), None))]
         return _Plan(
             state_of(args), [spec], meter, _overridden(GatewayConfig(), args), [], keep_ns, routes, [], granted,
-            args.allow_lower_revision, (args.launch_record,), args.launch_state,
+            _allowed_lower(args, [spec]), (args.launch_record,), args.launch_state,
         )  # fmt: skip
     given = [flag for flag in (*ENGINE_FLAGS, *BLUEPRINT_FLAGS) if getattr(args, flag)]
     given += [
@@ -226,7 +226,7 @@ def _plan(args: argparse.Namespace) -> _Plan:
     return _Plan(
         state, specs, configured(config.meter, base), _overridden(config.gateway, args), config.auth.keys,
         config.disclosures.keep_ns, routes,
-        config.cors.origins, _granted(config.grants, base), args.allow_lower_revision,
+        config.cors.origins, _granted(config.grants, base), _allowed_lower(args, specs),
         tuple(None if one.launch_record is None else base / one.launch_record for one in config.backend),
         args.launch_state or (None if config.launch is None else base / config.launch.state),
     )  # fmt: skip
@@ -249,6 +249,13 @@ def _granted(config: GrantsConfig, base: Path) -> Granted:
 def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfig:
     given = {name: getattr(args, name) for name in ("host", "port") if getattr(args, name) is not None}
     return config.model_copy(update=given)
+
+
+def _allowed_lower(args: argparse.Namespace, specs: Sequence[EngineSpec]) -> bool:
+    """Raises UsageError where there is nothing that this could be about."""
+    if args.allow_lower_revision and not blueprints_of(specs):
+        raise UsageError("--allow-lower-revision: no engine here is under a blueprint")
+    return bool(args.allow_lower_revision)
 
 
 def backend_spec(backend: Backend, base: Path, blueprints: BlueprintsConfig | None = None) -> EngineSpec:
@@ -334,7 +341,7 @@ async def _serve_on(
     as_json: bool,
     journal: bool,
 ) -> None:
-    from mesh.cli.assembly import assembled
+    from mesh.cli.assembly import assembled, engine_notes
     from mesh.gateway.app import Gateway
     from mesh.schema.ids import steward_text
 
@@ -364,10 +371,8 @@ async def _serve_on(
                 note(
                     f"sealed {counted(len(mesh.recovered), 'serve')} that the last run left unfinished, as interrupted"
                 )
-            for engine in mesh.engines:
-                check = getattr(engine, "self_check", None)
-                if check is not None:
-                    note(f"determinism of {engine.recipe_id}: {check.reason}")
+            for line in engine_notes(mesh.engines):
+                note(line)
             if plan.keep_ns is not None:
                 days = counted(plan.keep_ns // _DAY_NS, "day")
                 note(f"prompts and answers are kept for {days}, to be disclosed to their callers")

@@ -28,6 +28,7 @@ class CandidateSpec:
     max_connections: int  # serves that run and those that may wait
     max_active_requests: int
     envelope: Envelope
+    processors: frozenset[int] | None  # that it may use; None: all
     check: Callable[[Callable[[int, int], None] | None], None] = field(compare=False, repr=False)
 
     @property

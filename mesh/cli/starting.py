@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mesh.cli.governed import check_governed, config_under, held, server_environment_under
 from mesh.cli.progress import following
 from mesh.cli.specs import CandidateSpec, EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
-from mesh.errors import EngineFailed, EngineUnsupported, ModelFileError, UsageError
+from mesh.errors import EngineFailed, EngineUnavailable, EngineUnsupported, ModelFileError, UsageError
 
 if TYPE_CHECKING:
     from mesh.engine.gguf_described import GgufConfig
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_KEY_BYTES = 4096
 LOOPBACK = "127.0.0.1"
+_AGAIN_S = 0.5
 
 
 def check_files(spec: EngineSpec) -> None:
@@ -157,6 +158,7 @@ def gguf_config(spec: GgufSpec, cpu_watts_u: int | None, environment: Mapping[st
         eos_id=spec.eos_id,
         silent_s=spec.silent_s,
         watts_u=cpu_watts_u,
+        processors=None if spec.candidate is None else spec.candidate.processors,
         **_of_candidate(spec.candidate),
     )
     return GgufConfig(spec.path, recipe_id=spec.name or spec.path.stem, flash_attention=spec.flash_attention, **options)
@@ -174,9 +176,10 @@ async def _start_vllm(spec: VllmSpec, environment: Mapping[str, str]) -> Serving
         name = spec.name or spec.weights.resolve().name
         command = server_command(spec.executable, spec.weights, host=LOOPBACK, port=port, name=name, flags=spec.flags)
         url = f"http://{LOOPBACK}:{port}"
+        processors = None if spec.candidate is None else spec.candidate.processors
 
         def launch(on_end: Callable[[EngineError], None]) -> Awaitable[ManagedServer]:
-            return ManagedServer.start(command, env=environment, on_end=on_end)
+            return ManagedServer.start(command, env=environment, on_end=on_end, processors=processors)
 
     config = VllmConfig(
         url, recipe_id=spec.name, model=spec.model, weights=spec.weights, tokenizer=spec.tokenizer,
@@ -188,11 +191,37 @@ async def _start_vllm(spec: VllmSpec, environment: Mapping[str, str]) -> Serving
     return await VllmEngine.start(config, launch=launch)
 
 
+async def answering(spec: VllmSpec, start_s: int) -> None:
+    """Wait for a server that answers nobody before all its hosts are there. Raises EngineUnavailable where it does not
+    within `start_s` seconds, and EngineUnsupported where something else answers."""
+    from mesh.engine.vllm_http import VllmServer
+
+    assert spec.url is not None
+    server = VllmServer(spec.url, key=_key(spec.key_file), connections=1, idle_s=start_s)
+    said = f"vllm server at {server.url}: no answer"
+    try:
+        async with asyncio.timeout(start_s) as limit:
+            while True:
+                try:
+                    await server.version()
+                    return
+                except (EngineUnavailable, EngineFailed) as e:
+                    said = str(e)
+                await asyncio.sleep(_AGAIN_S)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise EngineUnavailable(f"{said}: its hosts were not all there within {start_s} s") from None
+    finally:
+        await server.close()
+
+
 def _of_candidate(candidate: CandidateSpec | None) -> dict[str, Any]:
     """What an engine's configuration holds of the candidate that it runs for."""
     if candidate is None:
         return {}
-    return {"candidate": candidate.settings, "guard": candidate.envelope.refusal}
+    envelope = candidate.envelope
+    return {"candidate": candidate.settings, "guard": envelope.refusal, "excess": envelope.excess}
 
 
 def _free_port() -> int:

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.errors import CandidateError, MeshError
+from mesh.errors import CandidateError, MeshError, ModelFileError
 
 if TYPE_CHECKING:
     from mesh.runtime.candidate import Candidate
+
+
+SUFFIX = ".letsinfer"  # of packs
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ def examined(path: Path) -> Examined:
     if path.is_dir():
         return _of_folder(path)
     data = read_small(path)
+    if path.suffix == SUFFIX or data[257:262] == b"ustar":
+        return _of_pack(path)
     if path.name == RELEASE:
         found = Examined(f"{path}")
         try:
@@ -71,6 +76,18 @@ def examined(path: Path) -> Examined:
             found.faults.extend(_faults(e, path.name))
         return found
     return _of_document(data, path.name, str(path))
+
+
+def _of_pack(path: Path) -> Examined:
+    from mesh.runtime.launching import launch_faults
+    from mesh.runtime.unpacking import verify
+
+    try:
+        candidate = verify(path).candidate
+    except CandidateError as e:
+        return Examined(str(path), faults=_faults(e, path.name))
+    launch = [Found(path.name, fault.path, fault.what) for fault in launch_faults(candidate)]
+    return Examined(_words(candidate), candidate.summary, launch=launch)
 
 
 def _of_document(data: bytes, name: str, what: str) -> Examined:
@@ -92,7 +109,10 @@ def _of_folder(folder: Path) -> Examined:
     from mesh.runtime.release import DOCUMENT as RELEASE
     from mesh.runtime.tree import source_files
 
-    data = read_small(folder / DOCUMENT)
+    try:
+        data = read_small(folder / DOCUMENT)
+    except ModelFileError as e:
+        return Examined(str(folder), faults=[Found("", "", str(e))])
     found = _of_document(data, DOCUMENT, str(folder))
     try:
         source_files(folder)
@@ -110,6 +130,8 @@ def _of_folder(folder: Path) -> Examined:
         read_release(folder)
     except CandidateError as e:
         found.publication.extend(_faults(e, RELEASE))
+    except ModelFileError as e:
+        found.publication.append(Found("", "", str(e)))
     return found
 
 

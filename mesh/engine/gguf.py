@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mesh.engine import gguf_frames as frames
+from mesh.engine.excess import ExcessWatch
 from mesh.engine.gguf_described import LOADING_S, GgufConfig, SelfCheck, backend_id, check_tokenizer, weights_changed
 from mesh.engine.gguf_identity import gguf_identity
 from mesh.engine.gguf_process import ChildProcess, Message, restart_delay_s
@@ -80,6 +81,7 @@ class GgufEngine:
         self._pieces: tuple[bytes, ...] = ()
         self._child: ChildProcess | None = None
         self._watch: Watch  # of this child
+        self._excess = ExcessWatch(config.excess, self._exceeded)
         self._loaded: asyncio.Future[Message] | None = None
         self._up = asyncio.Event()
         self._closed = False
@@ -249,7 +251,10 @@ class GgufEngine:
         """Start a child and wait until it measured its model."""
         self._loaded = asyncio.get_running_loop().create_future()
         try:
-            child = self._child = await ChildProcess.start(self._on_message, self._on_end, env=self._config.environment)
+            child = self._child = await ChildProcess.start(
+                self._on_message, self._on_end, env=self._config.environment, processors=self._config.processors
+            )
+            self._excess.start(child.pid)
             self._watch = Watch(
                 max(LOADING_S, self._config.silent_s),
                 hung=lambda how: child.kill(EngineFailed(f"engine process: {how}")),
@@ -263,6 +268,10 @@ class GgufEngine:
             return loaded
         finally:
             self._loaded = None
+
+    def _exceeded(self, why: str) -> None:
+        if self._child is not None:
+            self._child.kill(EngineFailed(f"engine process: {why}"))
 
     def _describe(self, loaded: Message, *, held_to: ShardIdentity | None = None) -> None:
         """Raises IdentityChanged, and changes nothing, where it is another than it is `held_to`."""
@@ -305,6 +314,7 @@ class GgufEngine:
 
     async def _end_child(self) -> None:
         child, self._child = self._child, None
+        self._excess.stop()
         if child is not None:
             self._watch.stop()
             await child.close()
@@ -313,6 +323,7 @@ class GgufEngine:
         was_up = self._up.is_set()
         self._up.clear()
         self._watch.stop()
+        self._excess.stop()
         child, self._child = self._child, None
         said = "" if child is None else child.said  # for the operator, who starts the engine or reads the log
         if self._loaded is not None and not self._loaded.done():

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from blake3 import blake3
 
+from mesh.engine.excess import Excess
 from mesh.errors import ModelFileError, UsageError, WeightsChanged
 from mesh.identity.metadata import GgufArray, Metadata
 from mesh.identity.model import GgufModel
@@ -41,7 +42,8 @@ class GgufConfig:
     the processor is taken to draw per busy core, in microwatts. `fidelity` replaces the rating by bits per weight. A
     child that has work and gives no sign of it for `silent_s` seconds is killed and started again. `candidate` is what
     the settings hold of the runtime candidate that is served; `guard` is given the child's pid before each serve and
-    says why none may start.
+    says why none may start, `excess` every second and says why it has to end; `processors` are those that it
+    may use.
     """
 
     path: Path
@@ -68,6 +70,8 @@ class GgufConfig:
     environment: Mapping[str, str] | None = None  # the child's, whole; None: what this process has
     candidate: Mapping[str, Any] | None = None
     guard: Guard | None = None
+    excess: Excess | None = None
+    processors: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
         for name, least, most in (

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from mesh.engine import gguf_frames as frames
@@ -52,11 +52,13 @@ class ChildProcess:
     async def start(
         cls, on_message: Callable[[Message], None], on_end: Callable[[EngineError], None], *, boot: str = BOOT,
         env: Mapping[str, str] | None = None, known: frames.Known = frames.FROM_CHILD,
-        max_bytes: int = frames.MAX_FRAME_BYTES, name: str = "engine",
+        max_bytes: int = frames.MAX_FRAME_BYTES, name: str = "engine", processors: Collection[int] | None = None,
     ) -> ChildProcess:  # fmt: skip
         """`boot` is the Python text that the child runs, `env` its environment (None: that of this process), `known`
-        and `max_bytes` what it may say. On Linux it dies with the thread that calls this, so that is the event loop's
-        and no pool's."""
+        and `max_bytes` what it may say, `processors` the ones that it may use (None: those of this process). On Linux
+        it dies with the thread that calls this, so that is the event loop's and no pool's."""
+        if processors is not None:
+            boot = f"import os; os.sched_setaffinity(0, {sorted(processors)}); {boot}"
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-c", boot, str(os.getpid()), *sys.path,

@@ -72,7 +72,10 @@ class VllmEngine(VllmSelf):
 
     def __init__(self, config: VllmConfig, *, launch: Launch | None, random: Callable[[int], bytes]) -> None:
         super().__init__(config, random)
-        self._own = None if launch is None else OwnServer(launch, self._server, self._lost, start_s=config.start_s)
+        self._own = (
+            None if launch is None
+            else OwnServer(launch, self._server, self._lost, start_s=config.start_s, excess=config.excess)
+        )  # fmt: skip
         self._up = False
         self._closed = False
         self._disk_is_quick = False

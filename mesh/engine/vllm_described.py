@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from mesh.engine.excess import Excess
 from mesh.engine.vllm_http import Metrics, ModelCard
 from mesh.errors import EngineUnsupported, UsageError
 from mesh.schema.ids import ContentId
@@ -56,6 +57,7 @@ class VllmConfig:
     blueprint_id: bytes | None = None  # of the blueprint that all this comes from
     candidate: Mapping[str, Any] | None = None  # what the settings hold of the runtime candidate that is served
     guard: Callable[[int | None], str | None] | None = None  # given our server's pid, why no serve may start now
+    excess: Excess | None = None  # given our server's pid every second, why it has to end
 
     def __post_init__(self) -> None:
         if not 1 <= self.slots <= 1024:

@@ -1,8 +1,8 @@
 """The process between the gateway and a vLLM server of its own: what the server starts, it ends.
 
-A program of its own that uses the standard library only, run as `python -I -S vllm_keeper.py GRACE_S COMMAND...`. Its
-standard input is a pipe from the gateway, and the pipe's end is the order to stop, so that a gateway that was killed
-stops its server too. Its standard output tells the gateway what became of the server, a line each:
+A program of its own that uses the standard library only, run as `python -I -S vllm_keeper.py GRACE_S PROCESSORS
+COMMAND...`. Its standard input is a pipe from the gateway, and the pipe's end is the order to stop, so that a gateway
+that was killed stops its server too. Its standard output tells the gateway what became of the server, a line each:
 
     started PID        failed WORDS        ended CODE (negative: a signal)        left PIDS        gone
 
@@ -83,11 +83,21 @@ def _is_tracker(pid: int) -> bool:
         return False
 
 
+def spelled(processors: Collection[int] | None) -> str:
+    """The processors that a server may use, as an argument: `0,1`, or `-` for all."""
+    return "-" if processors is None else ",".join(map(str, sorted(processors)))
+
+
 def main() -> int:
-    grace_s, command = float(sys.argv[1]), sys.argv[2:]
+    grace_s, processors, command = float(sys.argv[1]), sys.argv[2], sys.argv[3:]
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     if prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         return _fail("this kernel has no child subreaper")
+    if processors != "-":
+        try:
+            os.sched_setaffinity(0, map(int, processors.split(",")))  # all that comes from here inherits it
+        except OSError as e:
+            return _fail(f"processors {processors}: {(e.strerror or str(e)).lower()}")
     # should anyone else hold the pipe open, this still says that the gateway's thread is gone
     prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     keeper = Keeper(grace_s)

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from mesh.engine import vllm_keeper as keeper
@@ -117,9 +117,11 @@ class ManagedServer:
         env: Mapping[str, str],
         on_end: Callable[[EngineError], None],
         grace_s: float = GRACE_S,
+        processors: Collection[int] | None = None,
     ) -> ManagedServer:
         """Returns when the program runs, long before it answers. `env` is all of the environment that it gets, after
-        `server_environment`. EngineFailed says why it cannot run, EngineUnsupported that this system is not Linux.
+        `server_environment`; `processors` are the ones that it may use, None all that this process may. EngineFailed
+        says why it cannot run, EngineUnsupported that this system is not Linux.
 
         The server dies with the thread that calls this, so that is the event loop's and no pool's."""
         if sys.platform != "linux":
@@ -129,7 +131,7 @@ class ManagedServer:
         marker = secrets.token_hex(16)
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", keeper.__file__, str(grace_s), *command,
+                sys.executable, "-I", "-S", keeper.__file__, str(grace_s), keeper.spelled(processors), *command,
                 stdin=PIPE, stdout=PIPE, stderr=PIPE, env={**server_environment(env), _MARKER: marker},
                 start_new_session=True,
             )  # fmt: skip

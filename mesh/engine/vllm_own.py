@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from mesh.engine.excess import Excess, ExcessWatch
 from mesh.engine.vllm_http import VllmServer
 from mesh.engine.vllm_managed import ManagedServer
 from mesh.errors import EngineError, EngineFailed, UsageError
@@ -23,12 +24,16 @@ _RESTART_MOST_S: Final = 60.0
 
 class OwnServer:
     """`ended` is how it ended, None while it runs or loads; `lost` hears of each end that nobody asked for. `failures`
-    counts starts since somebody last set it to 0. One that does not answer within `start_s` seconds is ended."""
+    counts starts since somebody last set it to 0. One that does not answer within `start_s` seconds is ended, as is one
+    of which `excess` says why."""
 
     def __init__(
-        self, launch: Launch, server: VllmServer, lost: Callable[[EngineError], None], *, start_s: float
-    ) -> None:
+        self, launch: Launch, server: VllmServer, lost: Callable[[EngineError], None], *, start_s: float,
+        excess: Excess | None = None,
+    ) -> None:  # fmt: skip
         self._start_s = start_s
+        self._excess = ExcessWatch(excess, self._exceeded)
+        self._ending: asyncio.Task[None] | None = None
         self.ended: EngineError | None = None
         self.failures = 0
         self._launch, self._server, self._lost = launch, server, lost
@@ -44,6 +49,7 @@ class OwnServer:
         await self.stop()
         self.ended = None
         self._managed = await self._launch(self._on_end)
+        self._excess.start(self._managed.pid)
         give_up_s = time.monotonic() + self._start_s
         while True:
             if self.ended is not None:
@@ -76,9 +82,27 @@ class OwnServer:
                 return
 
     async def stop(self) -> None:
+        self._excess.stop()
+        ending, self._ending = self._ending, None
+        if ending is not None:
+            ending.cancel()
+            await asyncio.wait({ending})
         if self._managed is not None:
             await self._managed.stop()
 
+    def _exceeded(self, why: str) -> None:
+        assert self._managed is not None
+        self._ending = asyncio.create_task(self._end(self._managed, EngineFailed(f"vllm server: {why}")))
+
+    async def _end(self, managed: ManagedServer, reason: EngineError) -> None:
+        try:
+            await managed.stop()
+        except EngineFailed as e:  # some of it could not be ended
+            reason = EngineFailed(f"{reason}; {e}")
+        self._ending = None
+        self._on_end(reason)
+
     def _on_end(self, reason: EngineError) -> None:
+        self._excess.stop()
         self.ended = reason
         self._lost(reason)

@@ -22,6 +22,7 @@ from mesh.identity.mismatch import ARTIFACT, RANGE, Mismatch, listed
 from mesh.identity.safetensors import layer_of, layers_of
 from mesh.identity.shard import ShardIdentity
 from mesh.identity.shard_route import MAX_SHARDS, ShardRoute
+from mesh.schema.value import Name, fits
 
 _HEX64: Final = 64
 _MOST_SHOWN: Final = 3  # tensors named in one reason
@@ -53,12 +54,13 @@ class RankReport:
         """Raises EngineUnsupported for what is no report, or says that its weights cannot be read."""
         fields = told if isinstance(told, dict) else {}
         if isinstance(fields.get("fault"), str):
-            raise EngineUnsupported(f"vllm rank {fields.get('rank')}: its model folder: {fields['fault'][:200]}")
+            rank = fields["rank"] if type(fields.get("rank")) is int else "?"
+            raise EngineUnsupported(f"vllm rank {rank}: its model folder: {_plain(fields['fault'][:200])}")
         words = ("address", "kernel", "architecture", "device", "dtype", "version")
         cache = ("cache_dtype", "block_size", "enable_prefix_caching")
         numbers = ("rank", "ranks", "tensor_parallel")
         sound = (
-            all(isinstance(fields.get(name), str) for name in (*words, *cache))
+            all(fits(fields.get(name), Name) for name in (*words, *cache))
             and all(type(fields.get(name)) is int for name in numbers)
             and _integers(fields.get("layers"), 2)
             and _integers(fields.get("absent"))
@@ -141,7 +143,8 @@ def _shard(report: RankReport, first: RankReport, whole: ShardIdentity, source: 
         runtime_version=f"vllm/{report.version}", backend_id=f"vllm/{report.device}{space}{split}",
         architecture_adapter=whole.recipe.architecture_adapter if same_code else f"vllm/{report.architecture}",
     )  # fmt: skip
-    if (stand_ins := report.absent & set(range(*report.layers))) != set():
+    computed = range(*report.layers)
+    if stand_ins := [layer for layer in report.absent if layer in computed]:
         raise LayerError(f"{report.address}: has a stand-in for layer {min(stand_ins)}, which it is to compute")
     return ShardIdentity(artifact, recipe, *report.layers)
 
@@ -175,6 +178,11 @@ def _held_by_nobody(
     return [Mismatch(ARTIFACT, "tensors", f"{_named(lost)}: on no host")] if lost else []
 
 
+def _plain(text: str) -> str:
+    """Nothing that a terminal would obey."""
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
 def _named(names: Sequence[str]) -> str:
     more = len(names) - _MOST_SHOWN
     return ", ".join(ascii(name[:80])[1:-1] for name in names[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
@@ -193,7 +201,7 @@ def _listing(value: object) -> bool:
         isinstance(value, list)
         and bool(value)
         and all(isinstance(entry, list) and len(entry) == 2 for entry in value)
-        and all(isinstance(name, str) and _hex64(digest) for name, digest in value)
+        and all(fits(name, Name) and _hex64(digest) for name, digest in value)
     )
 
 

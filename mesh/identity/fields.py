@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 from mesh.errors import MovingReference, SchemaError
 from mesh.schema.value import Name, fits
 
 MAX_INTEGER: Final = 2**53 - 1  # what every reader of JSON holds exactly
+SHOWN: Final = 80  # characters of a text in a message
 
 _HEX64 = re.compile(r"[0-9a-f]{64}\Z")
 # Names that point at something else tomorrow.
@@ -63,7 +65,7 @@ def check_object(value: object, what: str, required: Collection[str], optional: 
 
 def shown(text: str) -> str:
     """A stranger's text as a message may hold it: short, in quotes, nothing that a terminal would obey."""
-    text = text if len(text) <= 80 else text[:80] + "..."
+    text = text if len(text) <= SHOWN else text[:SHOWN] + "..."
     return repr(text) if text.isprintable() else ascii(text)
 
 
@@ -73,6 +75,6 @@ def kind_of(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float):
+    if isinstance(value, float | Decimal):  # the gateway's reader makes the second of it
         return "a number that is no integer of at most 16 digits"
     return {str: "text", int: "a number", list: "a list", dict: "an object"}.get(type(value), type(value).__name__)

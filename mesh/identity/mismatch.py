@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
-from mesh.identity.fields import shown
+from mesh.identity.fields import SHOWN, shown
 from mesh.identity.recipe import RECIPE_AXES
 from mesh.identity.shard import ShardIdentity
 
@@ -22,6 +23,8 @@ BOUNDARY_SCHEMA: Final = "boundary-schema"
 RANGE: Final = "range"
 FINGERPRINT: Final = "fingerprint"
 UNCERTIFIED: Final = "uncertified"
+
+_BEFORE: Final = 20  # characters that two long values have in common and that are shown all the same
 
 # Axes that fail for one cause in an operator's set-up share a reason; the field still tells them apart.
 AXIS_REASONS: Final = {
@@ -71,13 +74,11 @@ def explain(left: ShardIdentity, right: ShardIdentity, *, shard_index: int | Non
     ):
         was, is_ = getattr(mine, name), getattr(theirs, name)
         if was != is_:
-            out.append(Mismatch(reason, name, f"{what} is {_told(is_)}, expected {_told(was)}", shard_index))
+            out.append(Mismatch(reason, name, f"{what} is {_told(is_, was)}", shard_index))
     for axis in RECIPE_AXES:
         was, is_ = getattr(left.recipe, axis), getattr(right.recipe, axis)
         if was != is_:
-            out.append(
-                Mismatch(AXIS_REASONS[axis], axis, f"{axis} is {_told(is_)}, expected {_told(was)}", shard_index)
-            )
+            out.append(Mismatch(AXIS_REASONS[axis], axis, f"{axis} is {_told(is_, was)}", shard_index))
     return tuple(out)
 
 
@@ -86,5 +87,13 @@ def listed(mismatches: Iterable[Mismatch]) -> str:
     return "; ".join(map(str, mismatches))
 
 
-def _told(value: str | int) -> str:
-    return str(value) if isinstance(value, int) else shown(value)
+def _told(is_: str | int, was: str | int) -> str:
+    """Both values, which are of one kind; two long texts from a little before the place where they part."""
+    if isinstance(is_, int):
+        return f"{is_}, expected {was}"
+    before, start = str(was), 0
+    if max(len(is_), len(before)) > SHOWN:
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(is_, before, strict=False))
+        start = max(0, len(list(alike)) - _BEFORE)
+    more = "..." if start else ""
+    return f"{more}{shown(is_[start:])}, expected {more}{shown(before[start:])}"

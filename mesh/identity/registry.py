@@ -60,7 +60,7 @@ class Registry:
     begins with."""
 
     def __init__(self, known: Iterable[RecipeStatus] = ()) -> None:
-        self._known = {status.fingerprint.key: status for status in known if status.status != "unknown"}
+        self._known = {status.fingerprint.key: status for status in known if status.may_certify}
 
     def register(self, identity: ShardIdentity | CompatibilityFingerprint) -> RecipeStatus:
         """Make it known. One that is certified stays so."""
@@ -97,8 +97,8 @@ class Registry:
         known = self.known
         return {
             "schema_version": SCHEMA_VERSION,
-            "dark": [status.fingerprint.to_map() for status in known if status.status == "dark"],
-            "certified": [status.to_map() for status in known if status.status == "certified"],
+            "dark": [status.fingerprint.to_map() for status in known if not status.may_serve],
+            "certified": [status.to_map() for status in known if status.may_serve],
         }
 
 

@@ -233,13 +233,19 @@ _UNWRITABLE = {
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
+# What a fault of SQLite comes as: its message may quote a damaged schema, and Python raises the second where that is no
+# UTF-8.
+FAULTS = (sqlite3.Error, UnicodeDecodeError)
+
 
 def primary_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def translate(error: sqlite3.Error, path: Path) -> LedgerError:
+def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> LedgerError:
     """The LedgerError that a fault of SQLite is."""
+    if isinstance(error, UnicodeDecodeError):
+        return LedgerCorrupt(f"ledger {path}: damaged (what SQLite says of it is not UTF-8)")
     code = primary_code(error)
     if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:  # its index cannot be made, also to read
         code = sqlite3.SQLITE_FULL

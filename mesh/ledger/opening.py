@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.errors import LedgerCorrupt, LedgerError, LedgerUnwritable, MeshError
-from mesh.ledger.format import PAGE_BYTES, check_format, connect, migrate, primary_code, rollback, translate
+from mesh.ledger.format import FAULTS, PAGE_BYTES, check_format, connect, migrate, primary_code, rollback, translate
 from mesh.ledger.torn import set_torn_aside
 from mesh.schema.envelope import CHECKPOINT_TYPE, RECEIPT_TYPE, Sealed, verify
 from mesh.schema.ids import ContentId, steward_text
@@ -58,8 +58,8 @@ def open_file(path: Path, steward: bytes) -> Opened:
     except BaseException as e:
         if db is not None:
             db.close()
-        if isinstance(e, sqlite3.Error):
-            if primary_code(e) == sqlite3.SQLITE_NOTADB:
+        if isinstance(e, FAULTS):
+            if isinstance(e, sqlite3.Error) and primary_code(e) == sqlite3.SQLITE_NOTADB:
                 raise LedgerCorrupt(f"{path}: is not a ledger") from None
             raise translate(e, path) from None
         if isinstance(e, UnicodeDecodeError):  # a damaged name of a column or table, in SQLite's own words

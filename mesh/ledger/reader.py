@@ -20,6 +20,7 @@ from mesh.ledger.blueprints import COLUMNS as SERVED
 from mesh.ledger.blueprints import HIGHEST, ServedUnder, highest_of, served_of
 from mesh.ledger.format import (
     BLUEPRINTS_SINCE,
+    FAULTS,
     GRANTS_SINCE,
     RECIPES_SINCE,
     ROUTES_SINCE,
@@ -239,7 +240,7 @@ class LedgerReader:
         except BaseException as e:
             if db is not None:
                 db.close()
-            if isinstance(e, sqlite3.Error):
+            if isinstance(e, FAULTS):
                 raise translate(e, self._path) from None
             if isinstance(e, UnicodeDecodeError):  # a damaged name of a column or table, in SQLite's own words
                 raise LedgerCorrupt(f"ledger {self._path}: damaged ({e.reason})") from None

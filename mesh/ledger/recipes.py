@@ -10,7 +10,9 @@ from typing import Any
 from mesh.errors import Invalid, LedgerCorrupt
 from mesh.identity.document import parse_document
 from mesh.identity.evidence import ForwardEvidence
+from mesh.identity.fields import check_object
 from mesh.identity.fingerprint import CompatibilityFingerprint
+from mesh.identity.recipe import LABELS
 from mesh.identity.registry import RecipeStatus, certified, fingerprint_of
 from mesh.identity.shard import ShardIdentity
 from mesh.ledger.group import Transaction
@@ -48,10 +50,14 @@ def status_of(row: tuple[Any, ...]) -> RecipeStatus:
     """Of a row of COLUMNS. Raises LedgerCorrupt where it is none, or where its evidence certifies nothing: what is kept
     is held to the same rules as what comes in."""
     artifact, recipe, labels, evidence = row
-    digests = {"model_artifact_digest": artifact.hex(), "runtime_recipe_digest": recipe.hex()}
+    # a damaged row holds what its columns do not admit
+    if not all(isinstance(value, bytes) for value in (artifact, recipe)) or not isinstance(labels, str):
+        raise LedgerCorrupt("ledger: a recipe: a column is of another kind, expected two digests and labels")
+    if not isinstance(evidence, str | None):
+        raise LedgerCorrupt(f"ledger: recipe {artifact.hex()}: its evidence is of another kind, expected text")
     try:
-        told = parse_document(labels.encode(), "labels")
-        fingerprint = CompatibilityFingerprint.from_map({**digests, **(told if isinstance(told, dict) else {})})
+        told = check_object(parse_document(labels.encode(), "labels"), "labels", LABELS)
+        fingerprint = CompatibilityFingerprint(artifact.hex(), recipe.hex(), **told)
         if evidence is None:
             return RecipeStatus("dark", fingerprint)
         seen = ForwardEvidence.from_json(evidence.encode())

@@ -84,6 +84,17 @@ class Candidate(Table):
         return cls.model_validate(document)
 
     @property
+    def contract_digests(self) -> dict[str, str]:
+        """By which catalogues and benchmarks of this format bind a candidate's parts: 64 hex digits each."""
+        told = self.model_dump(exclude_unset=True)
+        execution = told.get("orchestration") or {"contract": "letsinfer-single-task-v1"}
+        return {
+            "target_contract_sha256": digest(told["target"]),
+            "benchmark_contract_sha256": digest(told["benchmark"]["contract"]),
+            "execution_contract_sha256": digest(execution),
+        }
+
+    @property
     def payload_id(self) -> str | None:
         return self.engine.distribution.payload_id
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from mesh.errors import CandidateError, PackError
+from mesh.errors import CandidateError, ModelFileError, PackError
 from mesh.identity.files import open_regular
 from mesh.runtime.candidate import DOCUMENT, Candidate
 from mesh.runtime.faults import Fault, raise_faults
@@ -77,7 +77,7 @@ def manifest(root: Path, *, progress: Progress | None = None) -> bytes:
             continue
         try:
             entries.append(entry(root / name, progress=progress))
-        except CandidateError as e:
+        except (CandidateError, ModelFileError) as e:
             wrong.append(str(e) if str(e).startswith(name) else f"{name}: {e}")
         except FileNotFoundError as e:
             wrong.append(f"{name}: no {Path(e.filename).name}")
@@ -97,7 +97,7 @@ def check_manifest(root: Path, *, progress: Progress | None = None) -> None:
         return
     expected = {each["id"]: each for each in json.loads(made)["runtimes"]}
     try:
-        found = {each["id"]: each for each in json.loads(there)["runtimes"]}
+        found = {str(each["id"]): dict(each) for each in json.loads(there)["runtimes"]}
     except (ValueError, RecursionError, KeyError, TypeError):
         raise PackError(f"{MANIFEST}: not one that was generated") from None
     for id_ in sorted(expected.keys() | found.keys()):
@@ -106,6 +106,6 @@ def check_manifest(root: Path, *, progress: Progress | None = None) -> None:
         if id_ not in expected:
             raise PackError(f"{MANIFEST}: {id_!a}: listed, and there is no such candidate")
         for name, value in expected[id_].items():
-            if found[id_] is None or found[id_].get(name) != value:
+            if found[id_].get(name) != value:
                 raise PackError(f"{MANIFEST}: {id_}: {name} is not what the folder gives")
     raise PackError(f"{MANIFEST}: not the bytes that its candidates give: edited by hand, or by another version")

@@ -13,7 +13,7 @@ from mesh.runtime.candidate import DOCUMENT, Candidate
 from mesh.runtime.document import canonical, parse
 from mesh.runtime.faults import Fault, Table, faults_of
 from mesh.runtime.kinds import Natural, Safe, Sha256, Version, equal
-from mesh.runtime.limits import MAX_DESCRIPTOR_BYTES, MAX_FILES, MAX_PAYLOAD_BYTES
+from mesh.runtime.limits import MAX_DESCRIPTOR_BYTES, MAX_DESCRIPTOR_PARTS, MAX_FILES, MAX_PAYLOAD_BYTES
 from mesh.runtime.names import check_path, check_together
 from mesh.runtime.tree import DESCRIPTOR, EXECUTABLE, PLAIN
 
@@ -72,7 +72,7 @@ class Descriptor(Table):
     @classmethod
     def from_json(cls, data: bytes) -> Self:
         """The descriptor in a pack, whose paths are ones that may be written. Raises PackError, CandidateError."""
-        document = parse(data, DESCRIPTOR, max_bytes=MAX_DESCRIPTOR_BYTES)
+        document = parse(data, DESCRIPTOR, max_bytes=MAX_DESCRIPTOR_BYTES, max_parts=MAX_DESCRIPTOR_PARTS)
         try:
             made = cls.model_validate(document)
         except ValidationError as e:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Final
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from mesh.runtime.candidate import Candidate
 from mesh.runtime.distribution import Archive, EmbeddedApplication, NativeArchive, OciContainer, PythonStandalone
@@ -28,7 +28,30 @@ from mesh.runtime.limits import (
 from mesh.runtime.orchestration import LAUNCH_SHELLS, ExecReadiness
 
 PLATFORMS: Final = ("linux/arm64", "linux/x86_64", "macos/arm64")
+_PROCESSOR_DIGITS: Final = 4
 _PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")
+
+
+def _processors(text: str) -> Iterator[int]:
+    """Raises ValueError for a range that ends before it begins, and for more digits than any machine's have."""
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if max(len(first), len(last)) > _PROCESSOR_DIGITS:
+            raise ValueError(f"expected processors of at most {_PROCESSOR_DIGITS} digits")
+        if int(last or first) < int(first):
+            raise ValueError("expected ranges that do not end before they begin")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def _check_processors(text: str) -> str:
+    for _ in _processors(text):
+        pass
+    return text
+
+
+Processors = Annotated[
+    str, matching(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*", "processors like 0-3,8"), AfterValidator(_check_processors)
+]
 
 
 class Container(Table):
@@ -39,7 +62,12 @@ class Container(Table):
     min_available_gib: Natural
     runtime_min_available_gib: Natural
     startup_timeout_seconds: Annotated[int, Field(ge=1, le=MAX_STARTUP_S)]
-    cpuset_cpus: Annotated[str, matching(r"\d+(-\d+)?(,\d+(-\d+)?)*", "processors like 0-3,8")] | None = None
+    cpuset_cpus: Processors | None = None
+
+    @property
+    def processors(self) -> frozenset[int] | None:
+        """Those that it names; None where it names none."""
+        return None if self.cpuset_cpus is None else frozenset(_processors(self.cpuset_cpus))
 
 
 class Serving(Table):

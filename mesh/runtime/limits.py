@@ -5,9 +5,11 @@ from typing import Final
 MAX_DOCUMENT_BYTES: Final = 1 << 20  # runtime.json, release.json
 MAX_DOCUMENT_DEPTH: Final = 64
 MAX_FILES: Final = 10_000
+MAX_FOLDERS: Final = 4 * MAX_FILES  # each of which takes a block of a disk
 MAX_PAYLOAD_BYTES: Final = 1 << 30  # of all files of a pack together
 MAX_DESCRIPTOR_BYTES: Final = 16 << 20
-MAX_PATH_BYTES: Final = 4096
+MAX_DESCRIPTOR_PARTS: Final = 16 * MAX_FILES  # strings and separators; each file has 11
+MAX_PATH_BYTES: Final = 1024  # what macOS takes, and a reader has to put them below a folder of its own
 MAX_COMPONENT_BYTES: Final = 255  # what file systems take
 MAX_URL_BYTES: Final = 2048
 MAX_ARCHIVE_BYTES: Final = 1 << 30

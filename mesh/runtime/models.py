@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -25,16 +27,22 @@ Progress = Callable[[int, int], None]
 
 
 def located(candidate: Candidate, models: Path) -> dict[str, Path]:
-    """Each artifact by its name: a file, or the folder of a snapshot, below the folder `models`. Raises ModelFileError
-    naming the first that is not there and where it was looked for."""
+    """Each artifact by its name: a file, or the folder of a snapshot, below the folder `models`. Raises
+    FileNotFoundError naming the first that is not there and where it was looked for, ModelFileError for one that is of
+    another kind, OSError."""
     found: dict[str, Path] = {}
     for artifact in candidate.artifacts:
         path = models / artifact.folder
         if isinstance(artifact, GgufFile):
             path /= artifact.filename
-        there = path.is_file() if isinstance(artifact, GgufFile) else path.is_dir()
-        if not there:
-            raise ModelFileError(f"artifact {artifact.name!r}: not at {path}")
+        try:
+            kind = os.stat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            why = f"{os.strerror(errno.ENOENT)}, where artifact {artifact.name!r} should be"
+            raise FileNotFoundError(errno.ENOENT, why, str(path)) from None
+        expected, is_ = ("file", stat.S_ISREG) if isinstance(artifact, GgufFile) else ("folder", stat.S_ISDIR)
+        if not is_(kind):
+            raise ModelFileError(f"artifact {artifact.name!r}: no {expected} at {path}")
         found[artifact.name] = path
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from mesh.errors import PackError
-from mesh.runtime.limits import MAX_COMPONENT_BYTES, MAX_PATH_BYTES
+from mesh.runtime.limits import MAX_COMPONENT_BYTES, MAX_FOLDERS, MAX_PATH_BYTES
 
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
 
@@ -47,27 +47,43 @@ def _fault(path: str) -> str | None:
 
 def check_together(paths: Iterable[str]) -> None:
     """Refuse paths of which a file system could hold only one: the same, or the same but for case or for how Unicode
-    composes them, also of their folders; or a file and a folder. Raises PackError naming both."""
-    files: dict[str, str] = {}
-    folders: dict[str, str] = {}
-    for path in paths:
-        parts = path.split("/")
-        for depth in range(1, len(parts) + 1):
-            spelled = "/".join(parts[:depth])
-            folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", spelled).casefold())
-            file = depth == len(parts)
-            clash = files.get(folded) or (folders.get(folded) if file else None)
-            if clash is not None:
-                raise PackError(f"member {shown_path(path)}: {_collision(spelled, clash, path, file, folded in files)}")
-            if not file and folders.setdefault(folded, spelled) != spelled:
-                raise PackError(f"member {shown_path(path)}: its folder collides with {shown_path(folders[folded])}")
-        files[folded] = path
+    composes them, also of their folders; or a file and a folder; and more folders than so many files need. Raises
+    PackError naming both."""
+    # What could collide stands side by side once it is sorted folded, what lies in a folder right behind a file of its
+    # name, as NUL is below whatever a name holds; so what is held here does not grow with the depth.
+    ordered = sorted((_folded(path).replace("/", "\0"), path) for path in paths)
+    folders = 0
+    before, other = "", ""
+    for now, path in ordered:
+        if now == before:
+            raise PackError(f"member {shown_path(path)}: {'there twice' if path == other else _collides(other)}")
+        if other and now.startswith(before + "\0"):  # the other is a file
+            inside = path.startswith(other + "/")
+            fault = f"{shown_path(other)} is a file and a folder" if inside else _collides(other)
+            raise PackError(f"member {shown_path(path)}: {fault}")
+        folders += _new_folders(path, other)
+        if folders > MAX_FOLDERS:
+            raise PackError(f"member {shown_path(path)}: with it there are over {MAX_FOLDERS} folders")
+        before, other = now, path
 
 
-def _collision(spelled: str, clash: str, path: str, file: bool, over_file: bool) -> str:
-    if spelled == clash:
-        return "there twice" if file and over_file else f"{shown_path(spelled)} is a file and a folder"
-    return f"collides with {shown_path(clash)} where case or composition does not count"
+def _new_folders(path: str, other: str) -> int:
+    """How many of the folders of `path` those of `other` are not. Raises PackError for one that collides."""
+    mine, others = path.split("/")[:-1], other.split("/")[:-1]
+    for depth, (folder, same) in enumerate(zip(mine, others, strict=False)):
+        if folder != same:
+            if _folded(folder) == _folded(same):
+                raise PackError(f"member {shown_path(path)}: its folder {_collides('/'.join(others[: depth + 1]))}")
+            return len(mine) - depth
+    return max(len(mine) - len(others), 0)
+
+
+def _folded(path: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+
+
+def _collides(other: str) -> str:
+    return f"collides with {shown_path(other)} where case or composition does not count"
 
 
 def shown_path(path: str) -> str:

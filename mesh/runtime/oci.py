@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from mesh.identity.files import open_regular
 from mesh.runtime.archive import read_pack
 from mesh.runtime.descriptor import MEDIA_TYPE
 from mesh.runtime.document import canonical
+from mesh.runtime.draft import new_folder
 from mesh.runtime.packing import CHUNK, Packed, Progress
 
 CONFIG_TYPE: Final = "application/vnd.letsinfer.runtime.config.v1+json"
@@ -72,13 +72,14 @@ def write_layout(
     CandidateError, OSError."""
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    if not target.parent.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(target.parent))
     with open_regular(pack) as file:
         packed = read_pack(file, progress=progress)
         image = Image.of(packed, source=source)
         file.seek(0)
-        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        try:
-            blobs = beside / "blobs" / "sha256"
+        with new_folder(target) as draft:
+            blobs = draft / "blobs" / "sha256"
             blobs.mkdir(parents=True)
             with (blobs / packed.archive_sha256).open("xb") as layer:
                 shutil.copyfileobj(file, layer, CHUNK)
@@ -87,13 +88,8 @@ def write_layout(
                     raise PackError(f"{pack.name}: changed while it was copied")
             for document in (image.config, image.manifest):
                 (blobs / hashlib.sha256(document).hexdigest()).write_bytes(document)
-            (beside / "oci-layout").write_bytes(canonical(_LAYOUT, newline=False))
-            (beside / "index.json").write_bytes(canonical(_index(packed, image), newline=False))
-            beside.chmod(0o755)
-            os.rename(beside, target)
-        except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
-            raise
+            (draft / "oci-layout").write_bytes(canonical(_LAYOUT, newline=False))
+            (draft / "index.json").write_bytes(canonical(_index(packed, image), newline=False))
     return packed, image
 
 

@@ -13,6 +13,7 @@ from typing import BinaryIO, Final
 from mesh.errors import PackError
 from mesh.runtime.candidate import DOCUMENT, Candidate
 from mesh.runtime.descriptor import Descriptor, PackedFile
+from mesh.runtime.draft import new_file
 from mesh.runtime.header import ending, member_header, padding
 from mesh.runtime.limits import MAX_DOCUMENT_BYTES
 from mesh.runtime.names import shown_path
@@ -57,20 +58,15 @@ def describe(source: Path, *, progress: Progress | None = None) -> tuple[Candida
 
 
 def pack(source: Path, output: Path, *, progress: Progress | None = None) -> Packed:
-    """Pack `source` into the new file `output`, which must not lie in it; memory does not grow with the files. What a
-    failure leaves half written is removed. Raises CandidateError, PackError, OSError."""
+    """Pack `source` into the new file `output`, which must not lie in it; memory does not grow with the files. It
+    is there once it is whole. Raises CandidateError, PackError, OSError."""
     if output.resolve().is_relative_to(source.resolve()):
         raise PackError(f"{output}: lies in the folder that is packed")
     if os.path.lexists(output):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(output))
     candidate, descriptor, files = describe(source, progress=progress)
-    fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PLAIN)
-    try:
-        with os.fdopen(fd, "wb") as opened:
-            hasher, size = _write(opened, descriptor, files, progress)
-    except BaseException:
-        output.unlink(missing_ok=True)
-        raise
+    with new_file(output, PLAIN) as opened:
+        hasher, size = _write(opened, descriptor, files, progress)
     return Packed(candidate, descriptor, hasher, size)
 
 
@@ -126,6 +122,7 @@ def _chunks(file: SourceFile) -> Iterator[bytes]:
     except OSError as e:
         if e.errno == errno.ELOOP:
             raise _changed(file) from None
+        e.filename = str(file.file)  # a read that fails does not say of what
         raise
 
 

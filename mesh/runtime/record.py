@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from mesh.errors import CandidateError
 from mesh.runtime.candidate import Candidate
 from mesh.runtime.descriptor import Descriptor
-from mesh.runtime.document import canonical, digest, parse
+from mesh.runtime.document import canonical, parse
 from mesh.runtime.faults import Contradiction, Fault, Table, faults_of, raise_faults
 from mesh.runtime.kinds import Natural, Positive, Sha256Id, Text, Version, equal, matching
 from mesh.runtime.matrix import Cell, contexts
@@ -154,12 +154,8 @@ def candidate_of(candidate: Candidate, descriptor: Descriptor, payload: str | No
     told: dict[str, Any] = {} if payload is None else {"payload": payload}
     return CandidateOf(
         id=candidate.id, version=candidate.version, runtime_digest=f"sha256:{descriptor.digest}",
-        contract_sha256=f"sha256:{contract_digest(candidate)}", **told,
+        contract_sha256=f"sha256:{candidate.contract_digests['benchmark_contract_sha256']}", **told,
     )  # fmt: skip
-
-
-def contract_digest(candidate: Candidate) -> str:
-    return digest(candidate.benchmark.contract.model_dump(exclude_unset=True))
 
 
 def record_faults(record: Record, candidate: Candidate, descriptor: Descriptor) -> list[Fault]:

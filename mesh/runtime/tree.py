@@ -12,7 +12,7 @@ from typing import Final
 
 from mesh.errors import PackError
 from mesh.runtime.candidate import DOCUMENT
-from mesh.runtime.limits import MAX_FILES, MAX_PAYLOAD_BYTES
+from mesh.runtime.limits import MAX_FILES, MAX_PATH_BYTES, MAX_PAYLOAD_BYTES
 from mesh.runtime.names import check_path, check_together, shown_path
 from mesh.runtime.release import DOCUMENT as RELEASE
 
@@ -39,37 +39,49 @@ def source_files(source: Path) -> list[SourceFile]:
     """What would be packed, by path in the order of code points. Raises PackError naming what cannot be, OSError."""
     if not stat.S_ISDIR(os.stat(source).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(source))
-    files = sorted(_walk(source, ""), key=lambda file: file.path)
-    if len(files) > MAX_FILES:
-        raise PackError(f"{source.name}: {len(files)} files, expected at most {MAX_FILES}")
-    total = sum(file.size for file in files)
-    if total > MAX_PAYLOAD_BYTES:
-        raise PackError(f"{source.name}: {total} bytes of files, expected at most {MAX_PAYLOAD_BYTES}")
+    name = source.resolve().name
+    files: list[SourceFile] = []
+    total = 0
+    for file in _walk(source):
+        files.append(file)
+        total += file.size
+        if len(files) > MAX_FILES:
+            raise PackError(f"{name}: expected at most {MAX_FILES} files, and there are more")
+        if total > MAX_PAYLOAD_BYTES:
+            raise PackError(f"{name}: expected at most {MAX_PAYLOAD_BYTES} bytes of files, and there are more")
+    files.sort(key=lambda file: file.path)
     check_together(file.path for file in files)
     if all(file.path != DOCUMENT for file in files):
-        raise PackError(f"{source.name}: no {DOCUMENT}")
+        raise PackError(f"{name}: no {DOCUMENT}")
     return files
 
 
-def _walk(folder: Path, prefix: str) -> Iterator[SourceFile]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            path = prefix + entry.name
-            seen = entry.stat(follow_symlinks=False)
-            if entry.name in _FOLDERS:
-                continue
-            if stat.S_ISDIR(seen.st_mode):
-                yield from _walk(folder / entry.name, f"{path}/")
-                continue
-            if _ignored(path, entry.name):
-                continue
-            if not stat.S_ISREG(seen.st_mode):
-                raise PackError(f"member {shown_path(path)}: {kind_of(seen.st_mode)}, expected a regular file")
-            if path == _EVIDENCE:
-                raise PackError(f"member {_EVIDENCE!r}: benchmark evidence is published beside a candidate, not in it")
-            check_path(path)
-            mode = EXECUTABLE if seen.st_mode & 0o111 else PLAIN
-            yield SourceFile(path, folder / entry.name, seen.st_size, mode)
+def _walk(source: Path) -> Iterator[SourceFile]:
+    folders = [(source, "")]
+    while folders:
+        folder, prefix = folders.pop()
+        if len(os.fsencode(prefix)) > MAX_PATH_BYTES:  # the system's own limit would end in an error of the system
+            raise PackError(f"member {shown_path(prefix)}: over {MAX_PATH_BYTES} bytes")
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                path = prefix + entry.name
+                seen = entry.stat(follow_symlinks=False)
+                if entry.name in _FOLDERS:
+                    continue
+                if stat.S_ISDIR(seen.st_mode):
+                    folders.append((folder / entry.name, f"{path}/"))
+                    continue
+                if _ignored(path, entry.name):
+                    continue
+                if not stat.S_ISREG(seen.st_mode):
+                    raise PackError(f"member {shown_path(path)}: {kind_of(seen.st_mode)}, expected a regular file")
+                if path == _EVIDENCE:
+                    raise PackError(
+                        f"member {_EVIDENCE!r}: benchmark evidence is published beside a candidate, not in it"
+                    )
+                check_path(path)
+                mode = EXECUTABLE if seen.st_mode & 0o111 else PLAIN
+                yield SourceFile(path, folder / entry.name, seen.st_size, mode)
 
 
 def _ignored(path: str, name: str) -> bool:

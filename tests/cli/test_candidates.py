@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ from mesh.cli.candidates import spec_of_candidate
 from mesh.cli.envelope import Envelope
 from mesh.cli.specs import EngineSpec, GgufSpec, VllmSpec
 from mesh.cli.starting import start_engine
+from mesh.engine import excess
 from mesh.errors import CandidateError, EngineFailed, EngineUnavailable, EngineUnsupported, ModelFileError, UsageError
 from mesh.runtime.packing import pack
 from tests.runtime.conftest import MACOS, PARALLEL, VLLM, document, runtime_json
@@ -50,10 +55,12 @@ def test_a_candidate_becomes_an_engine_with_its_limits(tmp_path: Path) -> None:
 
 
 def test_a_served_candidate_stands_in_its_settings_and_is_held_to_its_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, models, value = tiny_candidate(tmp_path)
     value["container"]["runtime_min_available_gib"] = 1
+    value["container"]["cpuset_cpus"] = str(min(os.sched_getaffinity(0)))
+    monkeypatch.setattr(excess, "LOOK_S", 0.01)
     packed = pack(write_candidate(folder, value), tmp_path / "p.letsinfer")
 
     async def run() -> None:
@@ -67,6 +74,7 @@ def test_a_served_candidate_stands_in_its_settings_and_is_held_to_its_memory(
             recipe = engine.identity.recipe
             assert (recipe.recipe_id, recipe.recipe_version) == (value["id"], "0.1.0")
             assert engine.identity.artifact.content_digest == value["artifacts"][0]["sha256"]
+            assert os.sched_getaffinity(engine.pid) == {min(os.sched_getaffinity(0))}
             await held_to_memory(engine)
         finally:
             await engine.close()
@@ -77,11 +85,28 @@ def test_a_served_candidate_stands_in_its_settings_and_is_held_to_its_memory(
             await engine.ready()
         monkeypatch.setattr(envelope, "memory_bytes", lambda name: None)  # nobody can say
         await engine.ready()
-        monkeypatch.setattr(envelope, "resident_bytes", lambda pid: 2 << 30)
-        with pytest.raises(EngineUnavailable, match=r"container\.memory_bytes: 1073741824, and it takes 2147483648"):
+        pid, held = engine.pid, envelope.held_bytes
+        monkeypatch.setattr(envelope, "held_bytes", lambda pid: 2 << 30)
+        async with asyncio.timeout(60):
+            while engine.pid is not None:
+                await asyncio.sleep(0.01)
+        with pytest.raises(EngineUnavailable, match="its process ended and is started again"):
             await engine.ready()
+        monkeypatch.setattr(envelope, "held_bytes", held)
+        await engine.until_up()
+        assert engine.pid != pid
+        assert os.sched_getaffinity(engine.pid) == {min(os.sched_getaffinity(0))}
 
     asyncio.run(run())
+    assert "engine process: container.memory_bytes: 1073741824, and it takes 2147483648" in caplog.text
+
+
+def test_a_candidate_that_takes_more_memory_than_it_says_does_not_start(tmp_path: Path) -> None:
+    folder, models, value = tiny_candidate(tmp_path)
+    value["container"]["memory_bytes"] = 4096
+    spec = spec_of_candidate(write_candidate(folder, value), models)
+    with pytest.raises(EngineFailed, match=r"engine process: container\.memory_bytes: 4096, and it takes \d+"):
+        asyncio.run(start_engine(spec))
 
 
 def refused(folder: Path, models: Path) -> str:
@@ -98,6 +123,8 @@ def refused(folder: Path, models: Path) -> str:
         ("engine/arguments", ["--ctx-size"], "engine.arguments[0]: --ctx-size: expected a number, got ''"),
         ("engine/arguments", ["--ctx-size", "512"], "serving.max_context_tokens: 1024, and --ctx-size is 512"),
         ("engine/arguments", ["--parallel", "1"], "serving.max_active_requests: 2, and --parallel is 1"),
+        ("engine/arguments", ["-t", "999999999"], "engine.arguments, serving: gguf engine: threads is"),
+        ("engine/arguments", ["-ub", "0"], "engine.arguments, serving: gguf engine: n_ubatch is 0, expected 1"),
         ("engine/arguments", ["-ngl", "99"], "--n-gpu-layers: the llama.cpp inside has no GPU"),
         ("engine/arguments", ["-fa", "auto"], "-fa: expected on or off, got 'auto'"),
         ("engine/arguments", ["-ctk", "q8_0"], "--cache-type-k and --cache-type-v: expected both"),
@@ -105,9 +132,10 @@ def refused(folder: Path, models: Path) -> str:
         ("engine/environment", {"GGML_X": "1"}, "engine.environment.GGML_X: the llama.cpp inside reads no variables"),
         ("target/accelerator/vendor", "nvidia", "target.accelerator: nvidia/"),
         ("target/memory/minimum_total_gib", 1 << 20, "target.memory.minimum_total_gib: 1048576 GiB, here are"),
-        ("container/cpuset_cpus", "0-1", "container.cpuset_cpus"),
+        ("container/cpuset_cpus", "0-9999", "container.cpuset_cpus: 0-9999, here are "),
         ("container/other", 1, "would not launch: container.other: unknown field"),
         ("engine/distribution/bundle_id", "ai.other.app", "engine.distribution.kind: embedded-application: the llama"),
+        ("engine/distribution/minimum_version", "9" * 5000 + ".0.0", "engine.distribution.minimum_version: 999"),
         ("engine/distribution/minimum_version", "99.0.0", "engine.distribution.minimum_version: 99.0.0, this is"),
         ("engine/distribution/payload_id", "sha256:" + "0" * 64, "engine.distribution.payload_id: sha256:000"),
         ("engine/id", "tgi", "engine.id: 'tgi': no such engine runs here"),
@@ -141,8 +169,14 @@ def test_models_are_found_below_their_folder_and_held_to_their_pins(
     monkeypatch.delenv("LETSINFER_HOME")
     with pytest.raises(UsageError, match="--models says where"):
         spec_of_candidate(folder, None)
-    with pytest.raises(ModelFileError, match="artifact 'model': not at"):
+    with pytest.raises(FileNotFoundError, match="No such file or directory, where artifact 'model' should be"):
         spec_of_candidate(folder, tmp_path / "elsewhere")
+    (file,) = models.rglob("*.gguf")
+    shutil.copytree(models, tmp_path / "other")
+    (tmp_path / "other" / file.relative_to(models)).unlink()
+    (tmp_path / "other" / file.relative_to(models)).mkdir()
+    with pytest.raises(ModelFileError, match="artifact 'model': no file at"):
+        spec_of_candidate(folder, tmp_path / "other")
     assert isinstance(spec, GgufSpec)
     seen: list[tuple[int, int]] = []
     assert spec.candidate is not None
@@ -224,6 +258,7 @@ def test_settings_of_vllm_hold_the_candidate() -> None:
         ({"arguments": ["--served-model", "x"]}, "engine.arguments: vllm: flag --served-model (short for"),
         ({"environment": {"LD_PRELOAD": "x"}}, "engine.environment.LD_PRELOAD: set by whoever runs it"),
         ({"environment": {"PATH": "x"}}, "engine.environment.PATH: set by whoever runs it"),
+        ({"environment": {"CUDA_VISIBLE_DEVICES": "1"}}, "engine.environment.CUDA_VISIBLE_DEVICES: set by whoever"),
     ],
 )
 def test_what_the_mesh_sets_itself_is_protected(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
@@ -296,17 +331,38 @@ def test_a_candidates_queue_is_kept(tmp_path: Path) -> None:
 
 
 def test_memory_figures_are_the_kernels(tmp_path: Path) -> None:
-    import os
-
     total, available = envelope.memory_bytes("MemTotal"), envelope.memory_bytes("MemAvailable")
     assert total is not None
     assert available is not None
     assert 0 < available < total
     assert envelope.memory_bytes("NoSuchLine") is None
-    assert (envelope.resident_bytes(os.getpid()) or 0) > 1 << 20
-    assert envelope.resident_bytes(2**22 + 1) is None
+    assert (envelope.held_bytes(os.getpid()) or 0) > 1 << 20
+    assert envelope.held_bytes(2**22 + 1) is None
     assert Envelope(1, 0, 0, 1).refusal(None) is None
-    assert json.dumps(Envelope(1, 0, 0, 1).refusal(os.getpid()))
+    assert Envelope(1 << 60, 0, 0, 1).excess(os.getpid()) is None
+    assert Envelope(1, 0, 0, 1).excess(2**22 + 1) is None
+    assert re.fullmatch(r"container\.memory_bytes: 1, and it takes \d+", Envelope(1, 0, 0, 1).excess(os.getpid()) or "")
+
+
+def test_memory_is_that_of_all_processes_and_what_they_share_counts_once() -> None:
+    """A child of our own that holds 64 MiB, and one of its own that maps the same and holds 32 MiB more."""
+    text = (
+        "import mmap, os, sys\n"
+        "shared = mmap.mmap(-1, 64 << 20); shared.write(b'x' * (64 << 20))\n"
+        "down, up = os.pipe()\n"
+        "if os.fork() == 0:\n"
+        "    held = b'y' * (32 << 20); seen = sum(shared[::4096]); os.write(up, b'!'); sys.stdin.read(); os._exit(0)\n"
+        "os.read(down, 1); print(flush=True); sys.stdin.read(); os.wait()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as one:
+        assert one.stdin is not None
+        assert one.stdout is not None
+        one.stdout.readline()
+        held = envelope.held_bytes(one.pid) or 0
+        one.stdin.close()
+    assert 96 << 20 <= held < 140 << 20
 
 
 FAKE = """
@@ -316,7 +372,7 @@ from tests.support.fake_vllm import running
 at = sys.argv.index
 async def main():
     with open({seen!r}, "w") as file:
-        json.dump([sys.argv[1:], os.environ.get("VLLM_FROM_CANDIDATE")], file)
+        json.dump([sys.argv[1:], os.environ.get("VLLM_FROM_CANDIDATE"), list(os.sched_getaffinity(0))], file)
     name = sys.argv[at("--served-model-name") + 1]
     async with running(port=int(sys.argv[at("--port") + 1]), name=name, root=sys.argv[2], counts_cached=True):
         await asyncio.get_running_loop().create_future()
@@ -333,6 +389,7 @@ def test_a_candidate_of_vllm_is_served_as_it_says(tmp_path: Path) -> None:
     )
     value["serving"].update(max_active_requests=2, max_context_tokens=64)
     value["container"].update(min_available_gib=0, runtime_min_available_gib=0)
+    value["container"]["cpuset_cpus"] = str(min(os.sched_getaffinity(0)))
     artifact = value["artifacts"][0]
     weights = models / artifact["uri"].removeprefix("hf://").lower().replace("/", "--") / artifact["revision"]
     write_model_folder(weights)
@@ -354,7 +411,8 @@ def test_a_candidate_of_vllm_is_served_as_it_says(tmp_path: Path) -> None:
 
     told = asyncio.run(run())
     assert (told["id"], told["payload"]) == (value["id"], f"told:{value['engine']['distribution']['payload_id']}")
-    argv, variable = json.loads((tmp_path / "seen").read_bytes())
+    argv, variable, processors = json.loads((tmp_path / "seen").read_bytes())
+    assert processors == [min(os.sched_getaffinity(0))]
     assert argv[:2] == ["serve", str(weights)]
     assert argv[-4:] == ["--max-model-len", "64", "--seed", "42042"]
     assert variable == "yes"

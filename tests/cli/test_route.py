@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,10 @@ import pytest
 from mesh.cli.engines import add_engine_flags, spec_of
 from mesh.cli.serve import backend_spec
 from mesh.cli.specs import VllmSpec
+from mesh.cli.state import State
 from mesh.gateway.config import MeshConfig
+from mesh.ledger import Ledger
+from tests.identity.identities import identity
 from tests.support.vllm_route import MATRIX, Halves, write_halves
 
 ROOT = Path(__file__).parents[2]
@@ -114,6 +120,55 @@ def test_what_is_no_route_is_wrong_usage(mesh, words, said):
     result = mesh(*words)
     assert result.code == 2
     assert said in result.err
+
+
+def test_certification_beside_a_gateway_is_refused_before_anything_is_computed(mesh, tmp_path):
+    state = State(tmp_path / "state")
+    told = ("--vllm", "http://127.0.0.1:1", "--weights", tmp_path / "nowhere", "--state", state.root)
+    with Ledger.open(state.ledger, steward=state.own_key().public) as ledger:
+        ledger.register_recipe(identity()).result()
+        result = mesh("route", "certify", *told, "--json")
+        assert (result.code, result.json["error"]["code"]) == (3, "ledger-locked")
+        said = result.json["error"]["message"]
+        assert f"ledger.sqlite.lock: held by process {os.getpid()}: a gateway keeps its ledger" in said
+        assert said.endswith("stop it, certify, start it")
+        assert mesh("route", "list", "--state", state.root).out.startswith("dark ")
+
+
+def test_hosts_that_never_come_are_given_up_after_the_time_that_was_given(mesh, halves, tmp_path):
+    told = ("--vllm", "http://127.0.0.1:1", "--weights", halves.whole, "--start-s", "1")
+    state = ("--state", tmp_path / "state")
+    for words in (("check",), ("certify", *state)):
+        result = mesh("route", *words, *told, "--json")
+        assert (result.code, result.json["error"]["code"]) == (3, "engine-unavailable")
+        assert result.json["error"]["message"].endswith("its hosts were not all there within 1 s")
+    assert not (tmp_path / "state").exists()
+
+
+def test_server_that_answers_nobody_yet_is_waited_for(mesh, halves):
+    asked = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(503 if len(asked) == 1 else 200)
+            self.end_headers()
+            self.wfile.write(b'{"version": 5}')
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_address[1]}"
+            result = mesh("route", "check", "--vllm", url, "--weights", halves.whole, "--start-s", "600")
+        finally:
+            server.shutdown()
+            serving.join()
+    assert (result.code, asked) == (3, ["/version", "/version"])
+    assert "/version names none: no vLLM" in result.err
 
 
 def test_route_is_told_in_flags_and_in_a_file(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -148,9 +149,22 @@ def test_index_is_made_from_the_folders_and_checked(mesh, tmp_path: Path) -> Non
     assert "there is no such candidate" in mesh("runtime", "index", tmp_path, "--check").err
 
 
+@pytest.mark.parametrize(
+    "listed", [[{"id": 1}], [{"id": None}], ["id"], [{"id": "x"}, {"id": 2}], [[["id", "x"]]], {"id": "x"}, 1]
+)
+def test_a_manifest_that_nothing_generated_is_not_current(mesh, tmp_path: Path, listed: object) -> None:
+    shutil.copytree(CORPUS / "schema6" / PARALLEL, tmp_path / PARALLEL)
+    (tmp_path / "manifest.json").write_text(json.dumps({"schema_version": 1, "runtimes": listed}))
+    checked = mesh("runtime", "index", tmp_path, "--check")
+    assert (checked.code, checked.err[:27]) == (10, "mesh runtime: manifest.json")
+
+
 def test_index_tells_all_that_is_wrong(mesh, tmp_path: Path) -> None:
     shutil.copytree(CORPUS / "schema6" / PARALLEL, tmp_path / "misnamed")
     shutil.copytree(CORPUS / "schema6" / MACOS, tmp_path / MACOS)  # provenance without a consensus
+    shutil.copytree(CORPUS / "schema6" / PARALLEL, tmp_path / "piped")
+    (tmp_path / "piped" / "release.json").unlink()
+    os.mkfifo(tmp_path / "piped" / "release.json")
     (tmp_path / VLLM).mkdir()
     (tmp_path / VLLM / "runtime.json").write_bytes((CORPUS / "schema6" / VLLM / "runtime.json").read_bytes())
     result = mesh("runtime", "index", tmp_path)
@@ -158,6 +172,48 @@ def test_index_tells_all_that_is_wrong(mesh, tmp_path: Path) -> None:
     for expected in ("id: expected the folder's name", "provenance: expected null", "no release.json"):
         assert expected in result.err
     assert not (tmp_path / "manifest.json").exists()
+
+
+def test_validate_looks_into_a_pack(mesh, folder: Path, tmp_path: Path) -> None:
+    pack = tmp_path / "p"
+    mesh("runtime", "pack", folder, "--out", pack)
+    assert mesh("runtime", "validate", pack).out == f"good: {PARALLEL} 0.1.0-rc.1\n"
+    pack.write_bytes(pack.read_bytes()[:-1])
+    assert mesh("runtime", "validate", pack).out == "pack: cut off in its end\n"
+    (tmp_path / "x.letsinfer").write_bytes(b"{}")
+    refused = mesh("runtime", "validate", tmp_path / "x.letsinfer", "--json")
+    assert (refused.code, refused.json["faults"][0]["fault"]) == (
+        10,
+        "pack: cut off in member 'letsinfer-runtime.json'",
+    )
+
+
+def test_validate_tells_what_is_no_file(mesh, folder: Path) -> None:
+    (folder / "release.json").unlink()
+    os.mkfifo(folder / "release.json")
+    assert mesh("runtime", "validate", folder).out.splitlines() == [
+        "could not be published: release.json: not a regular file",
+        f"good: {PARALLEL} 0.1.0-rc.1",
+    ]
+    (folder / "runtime.json").unlink()
+    os.mkfifo(folder / "runtime.json")
+    refused = mesh("runtime", "validate", folder)
+    assert (refused.code, refused.out) == (10, "runtime.json: not a regular file\n")
+
+
+def test_what_cannot_be_meant_is_wrong_usage(mesh, folder: Path, tmp_path: Path, monkeypatch) -> None:
+    pack = tmp_path / "p"
+    mesh("runtime", "pack", folder, "--out", pack)
+    assert "expected 64 lower-case hex digits" in mesh("runtime", "verify", pack, "--digest", "sha256:FF").err
+    for source in ("", "\udcff", "a\nb"):
+        assert "--source: expected text" in mesh("runtime", "oci", pack, "--out", "o", "--source", source).err
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for here in (".", "", tmp_path / "here"):
+        assert "--out is the folder that this runs in" in mesh("runtime", "unpack", pack, "--out", here).err
+    assert mesh("runtime", "pack", folder, "--out", "").code == 3
+    assert mesh("runtime", "oci", pack, "--out", "no/such").err == "mesh runtime: no: not a directory\n"
+    assert not list((tmp_path / "here").iterdir())
 
 
 def test_long_work_says_how_far_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,13 +154,25 @@ def test_folder_that_a_host_cannot_read_is_told(halves):
         read(told, halves)
 
 
+def test_fault_of_a_host_is_told_without_what_a_terminal_obeys():
+    for rank, shown in ((1, "1"), ("\x1b", r"\?")):
+        with pytest.raises(EngineUnsupported, match=rf"vllm rank {shown}: its model folder: a\\x1b\[31m"):
+            RankReport.of({"rank": rank, "fault": "a\x1b[31m"})
+
+
+def test_layers_beyond_any_model_are_refused_without_being_counted(halves):
+    told = halves.reports()
+    told[1] |= {"layers": [1, 2**50]}
+    assert refused(told, halves) == [("range", "layers", 1)]
+
+
 @pytest.mark.parametrize("field", [
     "address", "kernel", "rank", "ranks", "tensor_parallel", "layers", "absent", "architecture", "device",
     "dtype", "cache_dtype", "block_size", "enable_prefix_caching", "version", "files", "configs", "tensors",
 ])  # fmt: skip
 def test_answer_that_is_no_report_is_refused(halves, field):
     told = halves.reports()[0]
-    for value in (None, [None], [["a", 5]], [-1, 2], {"x": "y"}, 1.5, True):
+    for value in (None, [None], [["a", 5]], [-1, 2], {"x": "y"}, 1.5, True, "a\x1b[31m", [["\ud800", "ab" * 32]]):
         with pytest.raises(EngineUnsupported, match="gave no report"):
             RankReport.of({**told, field: value})
     del told[field]

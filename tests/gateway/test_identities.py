@@ -187,6 +187,19 @@ def test_a_handshake_that_is_none_is_refused(tmp_path, body, param):
     asyncio.run(main())
 
 
+def test_a_number_that_is_no_integer_is_called_what_it_is(tmp_path):
+    """The gateway's reader of JSON has a type of its own for it."""
+
+    async def main() -> None:
+        async with house(tmp_path, Identified(identity())) as gate:
+            reply = await gate.post({"identity": block(shard_end=2.5)}, path=HANDSHAKE)
+            assert "shard_end: a number that is no integer" in reply.error["message"]
+            reply = await gate.post({"fingerprint": 2.5}, path=HANDSHAKE)
+            assert "fingerprint: a number that is no integer" in reply.error["message"]
+
+    asyncio.run(main())
+
+
 def test_two_backends_that_differ_in_the_type_of_their_cache_are_told_apart(tmp_path: Path):
     async def main() -> None:
         path = write_tiny_gguf(tmp_path / "tiny.gguf")

@@ -83,6 +83,20 @@ def test_a_strangers_text_is_shown_harmless():
     assert len(only.detail) < 200
 
 
+def test_long_values_are_shown_where_they_part():
+    was, is_ = f"cpu {'n=1 ' * 30}repack=on", f"cpu {'n=1 ' * 30}repack=off"
+    (only,) = explain(identity(recipe__backend_id=was), identity(recipe__backend_id=is_))
+    assert only.detail == "backend_id is ...'n=1 n=1 n=1 repack=off', expected ...'n=1 n=1 n=1 repack=on'"
+    (only,) = explain(identity(recipe__backend_id="x" * 80), identity(recipe__backend_id="x" * 79))
+    assert only.detail == f"backend_id is '{'x' * 79}', expected '{'x' * 80}'"
+    (only,) = explain(identity(recipe__backend_id="x" * 60), identity(recipe__backend_id="x" * 59))
+    assert only.detail == f"backend_id is '{'x' * 59}', expected '{'x' * 60}'"
+    (only,) = explain(identity(recipe__backend_id="x" * 101), identity(recipe__backend_id="x" * 100))
+    assert only.detail == f"backend_id is ...'{'x' * 20}', expected ...'{'x' * 21}'"
+    (only,) = explain(identity(recipe__backend_id="x" * 81), identity(recipe__backend_id="y" * 200))
+    assert only.detail == f"backend_id is '{'y' * 80}...', expected '{'x' * 80}...'"
+
+
 @pytest.mark.parametrize(
     ("ranges", "gap"),
     [

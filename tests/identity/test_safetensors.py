@@ -58,6 +58,8 @@ def test_large_tensors_are_read_to_their_end(tmp_path):
         (b"{", "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b"[]", "no map of tensors"),
+        (b'{"two": 5, "one": 5, "one": 5}', "its header has 'one' twice"),
+        (b'{"one": {"dtype": "F32", "shape": [2], "shape": [1]}}', "its header has 'shape' twice"),
         ({"one": 5}, "tensor 'one'"),
         ({"one": {**ONE, "dtype": 5}}, "tensor 'one'"),
         ({"one": {**ONE, "shape": [-1]}}, "tensor 'one'"),

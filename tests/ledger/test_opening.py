@@ -225,6 +225,15 @@ def test_damaged_pages_are_refused(path, maker):
     refused(path, maker, LedgerCorrupt, "damaged")
 
 
+def test_damaged_schema_that_is_no_text_is_refused(path, maker):
+    """SQLite quotes it, and Python cannot read what it says."""
+    maker.fill(path, 1)
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE receipts", b"CREATE TABL\xc5 receipts"))
+    refused(path, maker, LedgerCorrupt, "damaged")
+    with pytest.raises(LedgerCorrupt, match="damaged"):
+        LedgerReader.open(path)
+
+
 def test_state_directory_that_cannot_be_made_is_unwritable(tmp_path, maker):
     (tmp_path / "file").touch()
     with pytest.raises(LedgerUnwritable, match="state directory"):

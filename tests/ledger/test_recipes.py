@@ -8,6 +8,7 @@ from mesh.errors import LedgerCorrupt, RecipeNotCertified
 from mesh.ledger import Ledger
 from mesh.ledger.format import STEPS, connect, migrate
 from mesh.ledger.reader import LedgerReader
+from mesh.ledger.recipes import status_of
 from tests.identity.identities import OTHER, evidence, identity
 
 WORDS = {"route_session_id": "session-2", "certified_at_ns": 2**63 - 1}
@@ -55,9 +56,12 @@ def test_evidence_that_certifies_nothing_changes_nothing(ledger):
     ("column", "value", "fault"),
     [
         ("labels", "nonsense", "labels: not JSON"),
-        ("labels", "[]", "recipe_id, recipe_version, catalogue_version missing"),
+        ("labels", "[]", "a list, expected an object"),
         ("evidence", "{}", "missing"),
         ("evidence", '"x"', "expected an object"),
+        ("labels", b"\xff", "of another kind"),
+        ("evidence", b"\xff", "of another kind"),
+        ("labels", '{"model_artifact_digest": "' + "0" * 64 + '"}', "missing"),
     ],
 )
 def test_a_row_that_somebody_changed_is_refused(ledger, path, column, value, fault):
@@ -68,6 +72,15 @@ def test_a_row_that_somebody_changed_is_refused(ledger, path, column, value, fau
     db.close()
     with pytest.raises(LedgerCorrupt, match=fault):
         ledger.reader.registry()
+
+
+@pytest.mark.parametrize("column", range(3))
+def test_a_damaged_row_without_its_columns_is_refused(ledger, column):
+    ledger.certify_recipe(identity(), evidence()).result()
+    row = [bytes(32), bytes(32), "{}", None]
+    row[column] = None
+    with pytest.raises(LedgerCorrupt, match="of another kind, expected two digests and labels"):
+        status_of(tuple(row))
 
 
 def test_kept_evidence_is_held_to_the_rules_again(ledger, path):

@@ -135,20 +135,15 @@ ROOMS = {
             "mesh/identity",
             {
                 "derived": "tests/engine/test_gguf_identity.py",
-                "fields": f"{IDENTITY}shard.py",
-                "shard": f"{IDENTITY}shard.py",
-                "recipe": f"{IDENTITY}shard.py",
-                "artifact": f"{IDENTITY}shard.py",
-                "registry": f"{IDENTITY}route.py",
-                "evidence": f"{IDENTITY}route.py",
-                "coverage": f"{IDENTITY}route.py",
-                "handshake": f"{IDENTITY}route.py",
-                "mismatch": f"{IDENTITY}route.py",
-                "route": f"{IDENTITY}route.py",
-                "document": f"{IDENTITY}shard.py",
-                "fingerprint": f"{IDENTITY}shard.py",
-                "canonical_json": f"{IDENTITY}shard.py",
-                "shard_route": f"{IDENTITY}shard_route.py",
+                **dict.fromkeys(
+                    ("fields", "shard", "recipe", "artifact", "document", "fingerprint", "canonical_json"),
+                    f"{IDENTITY}identity_values.py {IDENTITY}shard.py",
+                ),
+                **dict.fromkeys(
+                    ("registry", "evidence", "coverage", "handshake", "mismatch", "route"),
+                    f"{IDENTITY}identity_values.py {IDENTITY}route.py",
+                ),
+                "shard_route": f"{IDENTITY}identity_values.py {IDENTITY}shard_route.py",
                 "safetensors": f"{IDENTITY}safetensors.py",
                 "sha256": "tests/engine/test_gguf_identity.py",
                 "folder": f"{IDENTITY}folder.py",
@@ -183,6 +178,7 @@ ROOMS = {
                     ("archive", "descriptor", "header", "names"), f"{RUNTIME}hostile.py {RUNTIME}packing.py"
                 ),
                 **dict.fromkeys(("packing", "tree", "unpacking"), f"{RUNTIME}packing.py"),
+                "draft": f"{RUNTIME}draft.py",
                 "matrix": f"{RUNTIME}matrix.py",
                 "prompts": f"{RUNTIME}prompts.py",
                 "release": f"{RUNTIME}release.py",
@@ -192,7 +188,8 @@ ROOMS = {
             },
             (
                 f"{RUNTIME}candidate.py {RUNTIME}corpus.py {RUNTIME}release.py",
-                f"{RUNTIME}hostile.py {RUNTIME}packing.py {RUNTIME}matrix.py tests/cli/test_runtime.py",
+                f"{RUNTIME}hostile.py {RUNTIME}packing.py {RUNTIME}draft.py {RUNTIME}matrix.py "
+                "tests/cli/test_runtime.py",
             ),
         ),
     )
@@ -303,7 +300,8 @@ def _unevaluated(text: str) -> Iterator[tuple[Place, Place]]:
     for node in ast.walk(ast.parse(text)):
         annotations: list[ast.expr | None] = []
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            rest = [argument for argument in (node.args.vararg, node.args.kwarg) if argument is not None]
+            arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, *rest)
             annotations = [node.returns, *(argument.annotation for argument in arguments)]
             annotations += [inner.annotation for inner in ast.walk(node) if isinstance(inner, ast.AnnAssign)]
         elif isinstance(node, ast.Module) or (isinstance(node, ast.ClassDef) and node.decorator_list):

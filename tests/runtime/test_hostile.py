@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,44 @@ def test_ar_02_members_that_leave_the_folder_are_refused(case: str, tmp_path: Pa
         refused(archive(GOOD, *[m for m in members if m is not GOOD]), tmp_path, match.split(": ")[-1].split(",")[0])
 
 
+DEEP = "a/" * 400 + "x"
+
+
+def test_a_deep_path_is_unpacked_and_one_beyond_every_system_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in.letsinfer").write_bytes(archive(regular(DEEP), GOOD, told=descriptor(**{DEEP: b""})))
+    unpack(tmp_path / "in.letsinfer", tmp_path / "out")
+    assert (tmp_path / "out" / DEEP).is_file()
+    longer = "a/" * 512 + "x"
+    shutil.rmtree(tmp_path / "out")
+    refused(archive(regular(longer), GOOD, told=descriptor(**{longer: b""})), tmp_path, "over 1024 bytes")
+
+
+def test_more_folders_than_so_many_files_need_are_refused() -> None:
+    """Each takes a block of a disk, and a descriptor of a few megabytes could name millions."""
+    from mesh.runtime.limits import MAX_FOLDERS
+    from mesh.runtime.names import check_together
+
+    deep = "/a" * 499 + "/x"
+    paths = [f"{n:03}{deep}" for n in range(MAX_FOLDERS // 500)]
+    check_together([*paths, "x", *(f"{paths[0]}{n}" for n in range(100))])
+    with pytest.raises(PackError, match="member 'z/x': with it there are over 40000 folders"):
+        check_together([*paths, "z/x"])
+
+
+def test_a_descriptor_of_too_many_parts_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """Sixteen megabytes of JSON would be a gigabyte of objects."""
+    import tracemalloc
+
+    for told in (b"[" + b"{}," * 400_000 + b"{}]", b'["",' + b'"\\n"",' * 200_000 + b'""]', b'"' + b"\\" * 1_000_000):
+        tracemalloc.start()
+        try:
+            with pytest.raises(CandidateError, match=r"over 160000 strings and separators|not JSON"):
+                Descriptor.from_json(told)
+            assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        finally:
+            tracemalloc.stop()
+
+
 LISTED = {
     "traversal": ({"../evil": b""}, "member '../evil': leads out"),
     "absolute": ({"/evil": b""}, "member '/evil': an absolute path"),
@@ -131,6 +170,9 @@ LISTED = {
     "case": ({"README": b"", "readme": b""}, "collides with 'README'"),
     "case of folders": ({"Lib/a": b"", "lib/b": b""}, "its folder collides with 'Lib'"),
     "case of a folder and a file": ({"LIB/a": b"", "lib": b""}, "collides with"),
+    "case of a folder far above": ({"A/b/c": b"", "a/B/d": b""}, "its folder collides with 'A' where"),
+    "case of a folder below": ({"a/B/c": b"", "a/b/d": b"", "a/c": b""}, "its folder collides with 'a/B' where"),
+    "case of a file in a folder": ({"a/X": b"", "a/x": b""}, "member 'a/x': collides with 'a/X'"),
     "composition": ({"e\u0301": b"", "\u00e9": b""}, "collides with"),
     "control": ({"a\x1b[2J": b""}, "holds a control character"),
     "itself": ({DESCRIPTOR: b""}, "listed by itself"),

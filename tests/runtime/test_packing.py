@@ -150,6 +150,20 @@ def test_names_that_another_system_could_not_hold_are_refused(names: list[str], 
         pack(folder, folder.parent / "out.letsinfer")
 
 
+def test_a_deep_folder_is_refused_by_its_path(folder: Path) -> None:
+    here = os.open(".", os.O_RDONLY)
+    os.chdir(folder)
+    try:
+        for _ in range(300):
+            os.mkdir("dddd")
+            os.chdir("dddd")
+    finally:
+        os.fchdir(here)
+        os.close(here)
+    with pytest.raises(PackError, match=r"member 'dddd/dddd/.*': over 1024 bytes"):
+        pack(folder, folder.parent / "out.letsinfer")
+
+
 def test_a_name_that_is_no_unicode_and_a_socket_are_refused(folder: Path) -> None:
     path = os.path.join(os.fsencode(folder), b"\xff.dat")
     with open(path, "wb"):

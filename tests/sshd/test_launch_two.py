@@ -87,7 +87,7 @@ def test_docker_is_given_what_the_plan_prints_and_every_container_is_removed(
         assert next(call for call in calls if call[0] != "ps")[:2] == ["image", "inspect"]  # after who is there
         assert ["stop", "-t", "5", "c0ffee"] in calls
         assert ["rm", "-f", "c0ffee"] in calls
-    assert bool(docker(two, 1)) == (nodes == 2)
+    assert any(call[0] == "run" for call in docker(two, 1)) == (nodes == 2)
 
 
 def refused(two: Site) -> str:
@@ -166,6 +166,36 @@ def test_ranks_start_together_and_a_stop_names_the_node_that_it_could_not_see(tw
     assert two.mesh("stop", "r").returncode == 0
     assert two.closed("r")["verified"] is True
     assert not marked(told["run"])
+    assert not listening(two.port)
+
+
+# What an engine that is split over hosts does: the first answers nobody before the other has come, and it never does.
+ALONE = """
+import socket, sys, time
+if "--headless" in sys.argv:
+    while True: time.sleep(60)
+with socket.create_server(("127.0.0.1", 0)) as meeting:
+    meeting.accept()
+"""
+
+
+def test_pair_whose_second_host_never_comes_is_refused_in_its_time_and_leaves_nothing(two: Site) -> None:
+    from tests.sshd.hosts import listening, marked
+
+    (two.folder / "engine.py").write_text(ALONE)
+    (two.folder / "model").mkdir()
+    (two.folder / "model" / "config.json").write_bytes(b"{}")
+    two.recipe(
+        "r",
+        f'engine = "vllm"\ndeploy = "tmux"\nmodel = "{two.folder}/model"\nserved_model_name = "served"\n'
+        f"entrypoint = {json.dumps([sys.executable, str(two.folder / 'engine.py')])}\n"
+        'host = "127.0.0.1"\nrequired_nodes = 2\npipeline_parallel_size = 2\n',
+    )
+    error = json.loads(two.mesh("serve", "r", "--ready-s", "1", "--json").stdout)["error"]
+    assert error["message"].startswith("not ready within 1 s: nobody listens"), error
+    assert two.closed("r")["verified"] is True
+    run = json.loads((two.folder / "launches" / "r" / "runs.jsonl").read_text().splitlines()[0])["run"]
+    assert not marked(run)
     assert not listening(two.port)
 
 

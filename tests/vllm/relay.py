@@ -15,11 +15,20 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         while data := await reader.read(1 << 16):
             writer.write(data)
             await writer.drain()
+    with contextlib.suppress(OSError):  # also where a side broke off: the other has to learn it
         writer.write_eof()
 
 
 async def main(here: str, there: str) -> None:
-    async def joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    # nothing else holds a task whose caller has left and whose server is silent: it would be collected, and complain
+    running: set[asyncio.Task[None]] = set()
+
+    def joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(join(reader, writer))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if there.startswith("/"):
                 answers, onward = await asyncio.open_unix_connection(there)

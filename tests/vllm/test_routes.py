@@ -25,7 +25,7 @@ from mesh.engine.vllm_http import VllmServer
 from mesh.engine.vllm_identity import WeightsFolder
 from mesh.engine.vllm_rank import METHOD
 from mesh.engine.vllm_route import read_route
-from mesh.errors import RecipeNotCertified, RouteIncompatible
+from mesh.errors import EngineUnavailable, RecipeNotCertified, RouteIncompatible
 from mesh.gateway.app import Gateway
 from mesh.gateway.config import GatewayConfig
 from mesh.identity.evidence import ForwardEvidence
@@ -39,8 +39,8 @@ from mesh.schema.limits import MAX_SETTINGS_BYTES
 from mesh.steward.steward import Steward
 from tests.support.tiny_hf import cut_tiny_hf, write_tiny_hf
 from tests.vllm.asking import CHAT, chat, events
-from tests.vllm.servers import RealServer
-from tests.vllm.two_hosts import CONTEXT, RANK_FLAGS, RANKED, TwoHosts
+from tests.vllm.servers import START_S, RealServer
+from tests.vllm.two_hosts import CONTEXT, LOOPBACK, RANK_FLAGS, RANKED, TwoHosts
 
 LAYERS, CUT = 4, 2
 TOKENS = 24
@@ -263,6 +263,41 @@ def test_unsplit_server_is_no_route(server: RealServer, folders: Folders, capsys
     told = ["--vllm", server.url, "--weights", folders.whole, "--dtype", "float32", "--device", "cpu"]
     code, found = mesh(capsys, "route", "check", *told)
     assert (code, [each["reason"] for each in found["mismatches"]]) == (10, ["nodes"])
+
+
+def test_pair_on_the_loopback_waits_for_its_second_host_and_is_certified(
+    hosts: TwoHosts, folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where a machine lets nobody make network hosts: two addresses of its own."""
+    state = tmp_path / "state"
+    hosts.begin([folders.first, folders.second])
+    certify = ("route", "certify", *flags(hosts, folders), "--state", state, "--start-s")
+    code, told = mesh(capsys, *certify, 1)
+    assert (code, told["error"]["code"]) == (3, "engine-unavailable")
+    assert told["error"]["message"].endswith("its hosts were not all there within 1 s")
+    with pytest.raises(EngineUnavailable):
+        asyncio.run(served(hosts, folders, state))
+    assert not state.exists()
+
+    hosts.join()
+    code, status = mesh(capsys, *certify, START_S)
+    assert (code, status["status"]) == (0, "certified"), status
+    evidence = ForwardEvidence.from_map(status["evidence"])
+    assert (evidence.node_ids, evidence.shard_ranges) == (LOOPBACK, ((0, CUT), (CUT, LAYERS)))
+    _, document = asyncio.run(served(hosts, folders, state))
+    assert [shard["shard_start"] for shard in document["shards"]] == [0, CUT]
+
+
+def test_pair_whose_second_host_never_comes_ends_in_its_time_and_leaves_nothing(
+    hosts: TwoHosts, folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state"
+    hosts.begin([folders.first, folders.second], patience_s=5)
+    hosts.ended()
+    code, told = mesh(capsys, "route", "certify", *flags(hosts, folders), "--state", state)
+    assert (code, told["error"]["code"]) == (3, "engine-unavailable")
+    assert not state.exists()
+    hosts.stop()
 
 
 def test_death_of_a_host_in_mid_stream_is_an_honest_end(

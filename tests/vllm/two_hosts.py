@@ -42,6 +42,7 @@ RANK_FLAGS = (
     "--max-model-len", str(CONTEXT), "--kv-cache-memory-bytes", str(128 << 20), "--worker-extension-cls", EXTENSION,
 )  # fmt: skip
 UNSHARED = ("unshare", "-Urnm", "--pid", "--fork", "--kill-child", "--mount-proc")
+LOOPBACK = ("127.0.0.1", "127.0.0.2")
 _GRACE_S = 8
 
 
@@ -74,6 +75,7 @@ class TwoHosts:
         self._roots: list[psutil.Process] = []
         self._shared: set[str] = set()
         self._folder: Path | None = None
+        self._port = 0
 
     def be(
         self,
@@ -89,27 +91,62 @@ class TwoHosts:
             return
         self.stop()
         self.isolated = addresses is None and namespaces()
-        self.addresses = addresses or (("10.211.0.1", "10.211.0.2") if self.isolated else ("127.0.0.1", "127.0.0.2"))
-        self._start(parts, partitions)
+        self.addresses = addresses or (("10.211.0.1", "10.211.0.2") if self.isolated else LOOPBACK)
+        self._write(parts, partitions)
+        self._start()
+        self._wait()
         self._is = wanted
 
-    def _start(self, parts: Sequence[Path], partitions: Sequence[str | None]) -> None:
-        self._folder = folder = Path(tempfile.mkdtemp(prefix="mesh2h"))  # short: sockets have their paths in it
-        port, master = (8820, 29511) if self.isolated else (free_port(), free_port())
+    def begin(self, parts: Sequence[Path], *, patience_s: int = START_S) -> None:
+        """Start the first of two hosts on the loopback, which waits so long for the other, and return."""
+        self.stop()
+        self.isolated, self.addresses = False, LOOPBACK
+        self._write(parts, (None, None), patience_s)
+        self._run(1)
+
+    def join(self) -> None:
+        """Start the second, and return."""
+        self._run(2)
+
+    def ended(self) -> None:
+        """Wait for the end of what `begin` started, by itself, and see that nothing of it is left."""
+        (keeper,) = self._keepers
+        assert keeper.stdout is not None
+        said = keeper.stdout.read().decode().splitlines()
+        assert said[0].startswith("ended "), said
+        assert said[1:] == ["gone"], said
+
+    def _write(self, parts: Sequence[Path], partitions: Sequence[str | None], patience_s: int = START_S) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="mesh2h"))  # short: sockets have their paths in it
+        self._port, master = (8820, 29511) if self.isolated else (free_port(), free_port())
         for i, part in enumerate(parts):
-            self._write_host(i, part, partitions[i], port, master)
-        scripts = [str(folder / f"{number}.sh") for number in (1, 2)]
+            self._write_host(i, part, partitions[i], self._port, master, patience_s)
+        if not self.isolated:
+            self.url = f"http://{self.addresses[0]}:{self._port}"
+
+    def _run(self, number: int) -> None:
+        assert self._folder is not None
+        script = str(self._folder / f"{number}.sh")
+        self._keep(["bash", "-c", f"exec {script} >{script.removesuffix('.sh')}.log 2>&1"])
+
+    def _start(self) -> None:
+        folder = self._folder
+        assert folder is not None
         if self.isolated:
+            scripts = [str(folder / f"{number}.sh") for number in (1, 2)]
             path, outside = folder / "relay", f"127.0.0.1:{free_port()}"
             relay = [sys.executable, str(HERE / "relay.py")]
             hosts = ["bash", str(HERE / "two_hosts.sh"), str(folder), *scripts]
-            self._keep([*UNSHARED, *hosts, *relay, str(path), f"{self.addresses[0]}:{port}"])
+            self._keep([*UNSHARED, *hosts, *relay, str(path), f"{self.addresses[0]}:{self._port}"])
             self._keep([*relay, outside, str(path)])
             self.url = f"http://{outside}"
         else:
-            self.url = f"http://{self.addresses[0]}:{port}"
-            for script in scripts:
-                self._keep(["bash", "-c", f"exec {script} >{script.removesuffix('.sh')}.log 2>&1"])
+            for number in (1, 2):
+                self._run(number)
+
+    def _wait(self) -> None:
+        folder = self._folder
+        assert folder is not None
         deadline = time.monotonic() + START_S
         while not self._answers():
             ended = [keeper for keeper in self._keepers if keeper.poll() is not None]
@@ -156,7 +193,7 @@ class TwoHosts:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def _write_host(self, i: int, part: Path, partition: str | None, port: int, master: int) -> None:
+    def _write_host(self, i: int, part: Path, partition: str | None, port: int, master: int, patience_s: int) -> None:
         assert self._folder is not None
         home = self._folder / f"home{i + 1}"
         home.mkdir()
@@ -169,7 +206,7 @@ class TwoHosts:
         command = [
             str(self.executable), "serve", str(part), "--served-model-name", "tiny", "--dtype", "float32", *RANK_FLAGS,
             "--pipeline-parallel-size", "2", "--nnodes", "2", "--node-rank", str(i), "--master-addr", self.addresses[0],
-            "--master-port", str(master), "--distributed-timeout-seconds", str(START_S), *address,
+            "--master-port", str(master), "--distributed-timeout-seconds", str(patience_s), *address,
         ]  # fmt: skip
         exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
         script = self._folder / f"{i + 1}.sh"
@@ -182,7 +219,7 @@ class TwoHosts:
         grace_s = 0.1 if self.isolated else _GRACE_S  # a namespace of processes ends at once, and takes no orders
         with (self._folder / "0.log").open("ab") as log:
             keeper = subprocess.Popen(
-                [sys.executable, "-I", "-S", vllm_keeper.__file__, str(grace_s), *command],
+                [sys.executable, "-I", "-S", vllm_keeper.__file__, str(grace_s), "-", *command],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
             )  # fmt: skip
         self._keepers.append(keeper)
