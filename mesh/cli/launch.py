@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from mesh.cli import (
     launch_import,
     launch_ledgers,
     launch_nodes,
+    launch_plan,
     launch_plugins,
     launch_report,
     launch_runs,
@@ -20,11 +22,15 @@ from mesh.cli import (
 )
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED
-from mesh.cli.launch_flags import add_choice_flags, add_common_flags, loaded, recipe_at, sources, wish_of
-from mesh.errors import UsageError
+from mesh.cli.launch_flags import add_choice_flags, add_common_flags, ledgers, loaded, recipe_at, sources, user_config
+from mesh.cli.launch_plan import maps
+from mesh.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from mesh.launch.finding import Finding
+    from mesh.launch.pins import ModelPin
+    from mesh.launch.recipe import RecipeFile
+    from mesh.launch.seen_images import SeenImages
 
 
 def add(commands: Any) -> None:
@@ -60,7 +66,7 @@ def _plan(actions: Any) -> None:
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name or file")
     add_choice_flags(parser)
     add_common_flags(parser)
-    parser.set_defaults(run=run_plan)
+    parser.set_defaults(run=launch_plan.run_plan)
 
 
 def _pin(actions: Any) -> None:
@@ -72,12 +78,16 @@ def _pin(actions: Any) -> None:
     parser.add_argument("--no-image", action="store_true", help="leave the image as it is")
     parser.add_argument("--no-model", action="store_true", help="leave the model as it is")
     parser.add_argument("--dry-run", action="store_true", help="print the pins and write nothing")
+    parser.add_argument("--check", action="store_true", help="hold what is there now to the pins, and write nothing")
     add_common_flags(parser)
     parser.set_defaults(run=run_pin)
 
 
 def _config(actions: Any) -> None:
     parser = actions.add_parser("config", help="show the configuration in force, and which file says what")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--path", action="store_true", help="print the file that is read, and nothing else")
+    group.add_argument("--init", action="store_true", help="write a first one at the user's place, where none is")
     add_common_flags(parser)
     parser.set_defaults(run=run_config)
 
@@ -99,16 +109,12 @@ def run_validate(args: argparse.Namespace) -> int:
         file = recipe_at(name, config)
         findings = validate(file, rules)
         failed = failed or has_error(findings)
-        told.append({"recipe": file.name, "archived": file.recipe.archived, "findings": _maps(findings)})
+        told.append({"recipe": file.name, "archived": file.recipe.archived, "findings": maps(findings)})
         if not args.json:
             _print(f"{file.name}{' (archived)' if file.recipe.archived else ''}", findings)
     if args.json:
         emit({"ok": not failed, "recipes": told})
     return REFUSED if failed else ACCEPTED
-
-
-def _maps(findings: list[Finding]) -> list[dict[str, str]]:
-    return [one.to_map() for one in findings]
 
 
 def _print(name: str, findings: list[Finding]) -> None:
@@ -119,38 +125,11 @@ def _print(name: str, findings: list[Finding]) -> None:
         say("  " + one.words())
 
 
-def run_plan(args: argparse.Namespace) -> int:
-    from mesh.launch.finding import has_error
-    from mesh.launch.plan import Options, make_plan
-    from mesh.launch.plugins import load_plugins
-    from mesh.launch.selection import choose
-    from mesh.launch.validate import Rules, validate
-
-    config = loaded(args)
-    file = recipe_at(args.recipe, config)
-    plugins = load_plugins()
-    findings = validate(file, Rules(config.config.default_port, staging=plugins.staging))
-    chosen = choose(config.config, file.recipe, wish_of(args))
-    options = Options(args.mirror, args.hf_cache, args.stage, args.clear)
-    plan = make_plan(config.config, file, chosen, run="DRY-RUN", options=options, plugins=plugins)
-    if args.json:
-        emit({**plan.to_map(), "ok": not has_error(findings), "findings": _maps(findings)})
-    else:
-        nodes = ", ".join(node.name for node in chosen.nodes)
-        say(f"# {file.name} on {chosen.cluster.name}: {nodes}; nothing is run")
-        for phase, steps in plan.phases.items():
-            for step in steps:
-                warns = " (a failure only warns)" if step.on_failure == "warn" else ""
-                say(f"# {phase}: {step.node}: {step.what}{warns}")
-                say(step.command)
-        for one in findings:
-            note(one.words())
-    return REFUSED if has_error(findings) else ACCEPTED
-
-
 def run_pin(args: argparse.Namespace) -> int:
     from mesh.cli.newfile import rewrite
-    from mesh.launch.pins import HUB, ModelPin, Web, cached_pin, folder_pin, hub_pin, image_digest, write_pins
+    from mesh.launch.images import is_built
+    from mesh.launch.pins import HUB, Web, cached_pin, folder_pin, hub_pin, write_pins
+    from mesh.launch.seen_images import SEEN_FILE, SeenImages
 
     config = loaded(args)
     file = recipe_at(args.recipe, config)
@@ -167,10 +146,14 @@ def run_pin(args: argparse.Namespace) -> int:
             found = None if args.cache is None else cached_pin(recipe.repo, revision, args.cache)
             model = found or hub_pin(recipe.repo, revision, hub=args.hub or HUB, web=Web())
     image = None
-    if not args.no_image and recipe.docker_image is not None and recipe.deploy == "docker":
-        image = image_digest(recipe.docker_image, web=Web())
+    if not args.no_image and recipe.docker_image is not None and recipe.deploy == "docker" and not is_built(file):
+        image = _image(
+            recipe.docker_image, recipe.pins.image, SeenImages(ledgers(config) / SEEN_FILE), check=args.check
+        )
     if model is None and image is None:
         raise UsageError(f"recipe {file.name}: nothing to pin")
+    if args.check:
+        return _checked(args, file, model, image)
     text = write_pins(file.data.decode("utf-8"), model=model, image=image)
     if not args.dry_run:
         rewrite(file.path, text.encode("utf-8"))
@@ -191,9 +174,50 @@ def run_pin(args: argparse.Namespace) -> int:
     return ACCEPTED
 
 
+def _image(image: str, pinned: str | None, seen: SeenImages, *, check: bool) -> str:
+    """The digest that the recipe runs. An image that its registry has no more is told with when it was last seen; with
+    `check` so is a tag that is another image by now. The registry's answer is kept for the next time."""
+    from mesh.launch.pins import Web, image_digest, image_there, registry_of, tag_words
+
+    said = image.partition("@")[2] or (pinned if check else None)
+    if said and not check:
+        return image_digest(image, web=Web())
+    try:
+        digest = said or image_digest(image, web=Web())
+        if said:
+            image_there(image, said, web=Web())
+    except NotFound as e:
+        raise NotFound(f"{e}; {seen.words(image)}") from None
+    if said and (moved := tag_words(image, said, web=Web())) is not None:
+        note(moved)
+    seen.add(image, what=digest, where=registry_of(image)[0], at_ns=time.time_ns())
+    return digest
+
+
+def _checked(args: argparse.Namespace, file: RecipeFile, model: ModelPin | None, image: str | None) -> int:
+    """Hold what was resolved now to what the recipe pins."""
+    recipe = file.recipe
+    drift = []
+    if image is not None and (pinned := (recipe.docker_image or "").partition("@")[2] or recipe.pins.image) != image:
+        drift.append(f"image: {image} now, pinned {pinned or 'not at all'}")
+    if model is not None and model.revision is not None and model.revision != recipe.revision:
+        drift.append(f"model: {model.revision} now, pinned {recipe.revision or 'not at all'}")
+    for name, digest in sorted(recipe.pins.model_files.items()):
+        now = None if model is None else model.files.get(name, "gone")
+        if now is not None and now != digest and now.partition(":")[0] in ("gone", digest.partition(":")[0]):
+            drift.append(f"model file {name}: {now} now, pinned {digest}")
+    if args.json:
+        emit({"recipe": file.name, "ok": not drift, "drift": drift})
+    for line in [] if args.json else drift or ["what is pinned is what is there"]:
+        say(line)
+    return REFUSED if drift else ACCEPTED
+
+
 def run_config(args: argparse.Namespace) -> int:
     from mesh.launch.plugins import load_plugins
 
+    if args.path or args.init:
+        return _config_file(args)
     config = loaded(args)
     values = config.config.model_dump(mode="json", exclude_none=True)
     for name in ("home_assistant", "mikrotik"):
@@ -211,4 +235,33 @@ def run_config(args: argparse.Namespace) -> int:
         say(f"cluster {cluster.name}: {counted(len(cluster.nodes), 'node')}  # {origin}")
     for key in config.unused(load_plugins().tables):
         note(f"{key}: read by plug-ins alone, and none is there")
+    return ACCEPTED
+
+
+TEMPLATE = """\
+# Read where a working directory has no launch.toml of its own. Paths are relative to this file.
+ssh_user = ""
+ssh_key_path = "~/.ssh/id_ed25519"
+recipe_sources = []   # more folders of recipes, each NAME/recipe.toml
+cluster_sources = []  # more files with [[clusters]], [nccl.NAME] and [before_serve.NAME]
+"""
+
+
+def _config_file(args: argparse.Namespace) -> int:
+    from mesh.cli.newfile import write_new
+    from mesh.launch.config import find_config
+
+    if args.init:
+        path = args.config or user_config()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_new(path, [TEMPLATE.encode()])
+    else:
+        found = find_config(args.config, Path(), user_config())
+        if found is None:
+            raise NotFound(f"no launch.toml here and no {user_config()}; --init writes one")
+        path = found
+    if args.json:
+        emit({"file": str(path)})
+    else:
+        say(str(path))
     return ACCEPTED

@@ -33,6 +33,9 @@ def add(actions: Any) -> None:
     parser.add_argument("--hardware", metavar="NAME", help="which hardware's flags of a vllm-project recipe")
     parser.add_argument("--strategy", default="single_node_tp", metavar="NAME", help="which of its strategies")
     parser.add_argument("--feature", action="append", metavar="NAME", help="its features (all but the opt-in ones)")
+    parser.add_argument(
+        "--take", action="append", default=[], metavar="[SETTING=]FILE", help="whose word counts where views clash"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
@@ -53,10 +56,36 @@ def run(args: argparse.Namespace) -> int:
             _say(path, one, found, quiet=args.compare)
     rows = _compared(args, views, env, env_source) if args.compare else {}
     failed = failed or bool(rows)
+    of_one = None
+    if views and (args.take or (args.out is not None and all("recipe" not in one for one in told))):
+        of_one, failed = _merged(args, views)
     if args.json:
         names = [view.source for view in views]
-        emit({"ok": not failed, "files": told, **({"views": names, "differences": rows} if args.compare else {})})
+        emit({"ok": not failed, "files": told, **({"views": names, "differences": rows} if args.compare else {}),
+              **({} if of_one is None else {"merged": of_one})})  # fmt: skip
     return REFUSED if failed else ACCEPTED
+
+
+def _merged(args: argparse.Namespace, views: list[View]) -> tuple[dict[str, Any], bool]:
+    """One recipe of all views, written where there is a place for it and nothing clashes."""
+    from mesh.launch.finding import has_error
+    from mesh.launch.merging import EVERYTHING, merged, merged_recipe
+
+    take = {name or EVERYTHING: source for name, _, source in (one.rpartition("=") for one in args.take)}
+    made, text = merged(views, take), None
+    if not has_error(made.findings):
+        text, file = merged_recipe(made, args.files[0].stem)
+        if args.out is not None:
+            folder = args.out / file.name
+            folder.mkdir(parents=True, exist_ok=True)
+            write_new(folder / "recipe.toml", [text.encode("utf-8")])
+    if not args.json:
+        for line in [] if text is None else text.rstrip().splitlines():
+            say(line)
+        for finding in made.findings:
+            say(f"# {finding.words()}")
+    told = {"recipe": text, "origins": made.origins, "findings": [one.to_map() for one in made.findings]}
+    return {key: value for key, value in told.items() if value is not None}, has_error(made.findings)
 
 
 def _env(path: Path | None) -> tuple[dict[str, str], str | None]:
@@ -89,7 +118,7 @@ def _one(
         return {"form": "compose", "services": [_view(view) for view in views]}, [*found, *more], views
     choice = Choice(args.variant, args.hardware, args.strategy, None if args.feature is None else tuple(args.feature))
     imported = import_recipe(data, str(path), choice=choice, engine_version=args.engine_version)
-    if args.out is not None:
+    if args.out is not None and not args.compare:
         folder = args.out / imported.file.name
         folder.mkdir(parents=True, exist_ok=True)
         write_new(folder / "recipe.toml", [imported.text.encode("utf-8")])

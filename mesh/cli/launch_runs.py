@@ -24,6 +24,7 @@ from mesh.cli.launch_flags import (
     recipe_at,
     wish_of,
 )
+from mesh.cli.launch_plan import run_plan, run_stop_plan
 from mesh.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def add(actions: Any) -> None:
     serve.add_argument("--ready-s", type=positive, default=1800, metavar="SECONDS", help="how long it may take (1800)")
     serve.add_argument("--follow", action="store_true", help="stay, and fail when the engine dies")
     serve.add_argument("--probe-s", type=positive, default=30, metavar="SECONDS", help="between looks of --follow (30)")
+    serve.add_argument("--no-wait", action="store_true", help="end once started: status says when it answers")
+    serve.add_argument("--dry-run", action="store_true", help="print every command, and run none: what plan does")
     add_choice_flags(serve)
     add_common_flags(serve)
     serve.set_defaults(run=run_serve)
@@ -48,6 +51,8 @@ def add(actions: Any) -> None:
     stop.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
     stop.add_argument("--drain-s", type=positive, default=20, metavar="SECONDS", help="from TERM to the sweep (20)")
     stop.add_argument("--verify-s", type=positive, default=60, metavar="SECONDS", help="until nothing is left (60)")
+    stop.add_argument("--no-wait", action="store_true", help="end once told: the run stays open")
+    stop.add_argument("--dry-run", action="store_true", help="print every command, and run none")
     add_common_flags(stop)
     stop.set_defaults(run=run_stop)
     status = actions.add_parser("status", help="compare each open run with its processes, port and models")
@@ -68,6 +73,10 @@ def add(actions: Any) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> int:
+    if args.dry_run:
+        return run_plan(args)
+    if args.no_wait and args.follow:
+        raise UsageError("--no-wait and --follow exclude each other")
     from mesh.launch.finding import has_error
     from mesh.launch.plugins import load_plugins
     from mesh.launch.validate import Rules, validate
@@ -103,6 +112,7 @@ async def _serve(
     from mesh.launch.occupancy import Claims, candidates, clusters_of, pick, survey
     from mesh.launch.plan import Options
     from mesh.launch.record import keep, make_record
+    from mesh.launch.seen_images import SEEN_FILE, SeenImages
     from mesh.launch.ssh import Hosts
     from mesh.steward import keys
 
@@ -128,13 +138,14 @@ async def _serve(
             config.config, file, chosen, run, ledger, hosts.of(chosen.nodes), time.time_ns, note,
             options=Options(args.mirror, args.hf_cache, args.stage, args.clear), ready_s=float(args.ready_s),
             plugins=plugins,
+            seen=SeenImages(ledgers(config) / SEEN_FILE),
         )  # fmt: skip
         plan = await launch.prepare()
         record = make_record(
             plan, config, launch.facts, model=launch.expected_model, launched_ns=time.time_ns(), key=key
         )
         path = keep(ledger.folder / run, record, plan, config, launch.facts)
-        await launch.start(plan, record)
+        await launch.start(plan, record, wait=not args.no_wait)
         nodes = {node.name: f"{node.ssh_ip}:{launch.port}" for node in chosen.nodes}
         return {
             "run": run,
@@ -148,7 +159,9 @@ async def _serve(
 
 
 def run_stop(args: argparse.Namespace) -> int:
-    from mesh.launch.runs import stop_run
+    if args.dry_run:
+        return run_stop_plan(args)
+    from mesh.launch.runs import stop_run, tell
     from mesh.launch.stopping import Deadlines
 
     config = loaded(args)
@@ -165,6 +178,11 @@ def run_stop(args: argparse.Namespace) -> int:
         if run is None:
             raise LaunchError(f"recipe {args.recipe}: no open run")
         deadlines = Deadlines(drain_s=float(args.drain_s), verify_s=float(args.verify_s))
+        if args.no_wait:
+            ledger.append({"event": "stopping", "run": run.id, "at_ns": time.time_ns()})
+            asyncio.run(tell(run, login_of(config), drain_s=float(args.drain_s)))
+            note(f"run {run.id} is told to end, and stays open: a stop without --no-wait verifies it")
+            return ACCEPTED
         asyncio.run(
             stop_run(ledger, run, login_of(config), now_ns=time.time_ns, note=note, recipe=recipe, deadlines=deadlines)
         )

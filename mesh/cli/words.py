@@ -201,9 +201,11 @@ def _took(receipt: Receipt) -> str:
 def _engine_rows(engine: EngineBlock) -> list[tuple[str, str]]:
     weights = "not named" if engine.weights_digest is None else ContentId(engine.weights_digest).text
     claim = "claims to give the same again" if engine.deterministic else "makes no claim to give the same again"
+    under = [] if engine.blueprint_id is None else [("blueprint", f"sha256:{engine.blueprint_id.hex()}")]
     return [
         ("model", f"{engine.recipe_id}, F{engine.fidelity} ({_FIDELITY[engine.fidelity]})"),
         ("weights", weights),
         ("engine", f"{engine.backend_id}, {claim}"),
         ("settings", ContentId(engine.settings_digest).text),
+        *under,
     ]

@@ -48,12 +48,17 @@ def hook_steps(node: Node, what: str, hooks: Iterable[Hook]) -> list[Step]:
     return steps
 
 
-def gid_step(node: Node) -> Step:
-    """Prints the first index whose entry is RoCE v2 with an address that maps an IPv4 one."""
+def gid_step(node: Node, hca: str | None = None, *, sysfs: str = "/sys") -> Step:
+    """Prints the first index whose entry is RoCE v2 with an address that maps an IPv4 one, of the adapters that NCCL is
+    told to use (`hca`, as NCCL_IB_HCA has it: beginnings of names), else of any."""
+    root = f"{sysfs}/class/infiniband"
+    names = [] if hca is None or hca.startswith("^") else [one.partition(":")[0] for one in hca.lstrip("=").split(",")]
+    devices = " ".join(f"{shlex.quote(f'{root}/{name}')}*" for name in names if name) or f"{root}/*"
     command = (
-        "for t in /sys/class/infiniband/*/ports/1/gid_attrs/types/*; do "
-        'i=${t##*/}; p=${t%/gid_attrs/types/*}; grep -q "RoCE v2" "$t" 2>/dev/null && '
-        'grep -qi "^0000:0000:0000:0000:0000:ffff:" "$p/gids/$i" && echo "$i" && exit 0; done; '
+        f'for d in {devices}; do for p in "$d"/ports/*; do '
+        'for i in $(ls "$p/gid_attrs/types" 2>/dev/null | sort -n); do '
+        'grep -q "RoCE v2" "$p/gid_attrs/types/$i" 2>/dev/null && '
+        'grep -qi "^0000:0000:0000:0000:0000:ffff:" "$p/gids/$i" && echo "$i" && exit 0; done; done; done; '
         "echo no RoCE v2 entry with an IPv4 address >&2; exit 1"
     )
     return Step(node.name, "find the GID index", command)

@@ -6,6 +6,7 @@ A flag may be taken and then overridden, a variable warned of once among a thous
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import re
 import shlex
@@ -16,8 +17,10 @@ from mesh.launch.finding import Finding, error, note, warning
 from mesh.launch.levers import read_levers
 
 _ARGS = re.compile(r"non-default args: (\{.*\})")
+# SGLang prints the call that would make its settings, all of them, after its own changes.
+_SGLANG = re.compile(r"server_args=(ServerArgs\(.*\))")
 _UNKNOWN = re.compile(r"Unknown vLLM environment variable detected: ([A-Za-z0-9_]+)")
-PATTERN = "non-default args: |Unknown vLLM environment variable detected"
+PATTERN = "non-default args: |server_args=ServerArgs|Unknown vLLM environment variable detected"
 MAX_LOG_BYTES = 65_536
 
 
@@ -28,18 +31,18 @@ def log_command(log: str) -> str:
 
 def effective_findings(engine: str, args: Sequence[str], said: str, allowed: Collection[str] = ()) -> list[Finding]:
     """What is other than asked, or unread. `said` are the lines of the log, empty where the engine said nothing: that
-    is noted, and taken for no agreement."""
-    if engine != "vllm":
+    is noted, and taken for no agreement. Engines that never say it are not asked."""
+    if engine not in ("vllm", "sglang"):
         return []
     findings = []
-    for name in dict.fromkeys(_UNKNOWN.findall(said)):
+    for name in dict.fromkeys(_UNKNOWN.findall(said) if engine == "vllm" else ()):
         make = note if name in allowed else error
         findings.append(make("lever-unread", f"env.{name}", "the engine says that it does not know it"))
-    found = _ARGS.search(said)
+    found = (_ARGS if engine == "vllm" else _SGLANG).search(said)
     if found is None:
         return [*findings, warning("levers-unsaid", "args", "the engine did not say what it runs with: not compared")]
     try:
-        used = ast.literal_eval(found[1])
+        used = _call(found[1]) if engine == "sglang" else ast.literal_eval(found[1])
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return [*findings, warning("levers-unsaid", "args", "what the engine said it runs with cannot be read")]
     levers, _ = read_levers(args, engine, None)
@@ -57,6 +60,18 @@ def effective_findings(engine: str, args: Sequence[str], said: str, allowed: Col
                 )
             )
     return findings
+
+
+def _call(text: str) -> dict[str, Any]:
+    """The named arguments of a call, those that are plain values. Raises ValueError, SyntaxError."""
+    call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call):
+        raise ValueError("no call")
+    used = {}
+    for word in call.keywords:
+        with contextlib.suppress(ValueError):
+            used[str(word.arg)] = ast.literal_eval(word.value)
+    return used
 
 
 def _same(used: Any, asked: tuple[str, ...]) -> bool:

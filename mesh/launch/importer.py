@@ -15,7 +15,7 @@ from mesh.launch.foreign import Draft, read_yaml
 from mesh.launch.foreign_vllm import Choice
 from mesh.launch.recipe import RecipeFile
 from mesh.launch.toml_file import read_bounded
-from mesh.launch.validate import Rules, validate
+from mesh.launch.validate import Rules, comment_findings, validate
 from mesh.launch.views import View, recipe_view
 
 FORMS = ("eugr", "sparkrun", "vllm-recipes")
@@ -63,12 +63,18 @@ def import_recipe(
         file = RecipeFile.of(text.encode("utf-8"), Path(Path(source).stem) / "recipe.toml")
     except UsageError as e:
         raise UsageError(f"{source}: {e}") from None
+    drift = comment_findings(data.decode("utf-8"), file.recipe.docker_image)
     return Imported(
         form,
         text,
         file,
         dict(draft.done),
-        (*found, *draft.listed, *validate(file, rules)),
+        (
+            *found,
+            *draft.listed,
+            *drift,
+            *validate(file, rules),
+        ),
         recipe_view(draft, Path(source).name),
     )
 

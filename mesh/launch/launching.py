@@ -19,15 +19,13 @@ from mesh.launch.commands import (
     at_home,
     composed_folder,
     container_name,
-    inherited_step,
     log_path,
-    placeholder_step,
-    program_step,
     record_step,
 )
 from mesh.launch.comparing import check_ranks
 from mesh.launch.config import LaunchConfig
-from mesh.launch.effective import effective_findings, log_command
+from mesh.launch.effective import effective_findings
+from mesh.launch.facts import fact_steps, said_step
 from mesh.launch.looking import (
     container_end,
     container_state_step,
@@ -37,15 +35,14 @@ from mesh.launch.looking import (
     session_step,
     tail_step,
 )
-from mesh.launch.plan import Options, Plan, make_plan, model_cache
+from mesh.launch.plan import Options, Plan, make_plan
 from mesh.launch.plugins import NONE, Plugins
-from mesh.launch.ranks import CACHE_IN_CONTAINER, program_of
 from mesh.launch.recipe import RecipeFile
 from mesh.launch.record import LaunchRecord
 from mesh.launch.run_ledger import RunLedger
+from mesh.launch.seen_images import SeenImages, is_gone
 from mesh.launch.selection import Chosen
 from mesh.launch.ssh import Done, Host, Hosts
-from mesh.launch.staging import composed_weights_step, weights_step
 from mesh.launch.stopping import POLL_S, Deadlines, Target, stop_everywhere
 
 STEP_S = 4 * 3600.0  # a first copy of a large model takes hours
@@ -71,6 +68,7 @@ class Launch:
     deadlines: Deadlines = field(default_factory=Deadlines)
     ready_s: float = READY_S
     plugins: Plugins = NONE
+    seen: SeenImages | None = None
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
@@ -114,11 +112,12 @@ class Launch:
         await self._steps(plan.phases["prepare"], "prepare")
         gid = {name: facts["find the GID index"] for name, facts in self.facts.items() if "find the GID index" in facts}
         await self._steps(plan.phases["stage"], "stage")
-        await self._steps(self._fact_steps(plan), "look")
+        await self._steps(fact_steps(self.config, plan, self.options), "look")
         plan = self._plan(gid, self._placeholders() or None)
         compared = {name: {what: facts[what] for what in _FACTS if what in facts} for name, facts in self.facts.items()}
         check_ranks(plan.ranks, compared)
         self._check_pins()
+        self._note_image(plan)
         await self._free()
         await self._steps(plan.phases["hooks"], "hooks")
         return plan
@@ -141,21 +140,6 @@ class Launch:
         if self.hosts.down:
             raise _failed("reached", {name: str(error) for name, error in self.hosts.down.items()})
 
-    def _fact_steps(self, plan: Plan) -> list[Step]:
-        recipe, cache = self.file.recipe, model_cache(self.config, self.file, self.options)
-        inside = CACHE_IN_CONTAINER if recipe.deploy == "docker" else cache
-        steps = []
-        for rank in plan.ranks:
-            if recipe.deploy == "tmux":
-                steps += [inherited_step(rank.node, recipe), program_step(rank.node, recipe, [program_of(recipe)])]
-            full = self.options.stage == "force"
-            weights = weights_step(rank.node, recipe, cache, full=full)
-            if recipe.composed_model is not None:
-                weights = composed_weights_step(rank.node, self.run, cache, full=full)
-            steps += [] if weights is None else [weights]
-            steps += [placeholder_step(rank.node, mount, cache, inside) for mount in recipe.extra_mounts if mount.repo]
-        return steps
-
     def _placeholders(self) -> dict[str, dict[str, str]]:
         prefix = "placeholder "
         return {
@@ -177,6 +161,12 @@ class Launch:
                         f"weights: {file} on {name} is {marks.get(file, 'not there')}, pinned is {digest}"
                     )
 
+    def _note_image(self, plan: Plan) -> None:
+        head = self.chosen.nodes[0].name
+        found = self.facts.get(head, {}).get("image")
+        if self.seen is not None and plan.image is not None and found:
+            self.seen.add(plan.image, what=found, where=head, at_ns=self.now_ns())
+
     async def _free(self) -> None:
         head = self.hosts.up[self.chosen.nodes[0].name]
         done = await head.run(port_step(head.node.name, self.port).command)
@@ -197,6 +187,9 @@ class Launch:
                 self.facts.setdefault(name, {})[step.what] = done.out.strip()
                 if done.status != 0:
                     told = f"{step.what}: ended in {_status(done)}: {done.last}"
+                    if step.what == "pull" and is_gone(done.err) and self.file.recipe.image is not None:
+                        image = self.file.recipe.image
+                        told = f"image gone: {image}, {self.seen.words(image) if self.seen else 'not at its registry'}"
                     if step.on_failure == "abort":
                         return name, told
                     self.note(f"{name}: {told}; the recipe says to go on")
@@ -209,10 +202,10 @@ class Launch:
         if failed:
             raise _failed(phase, failed)
 
-    async def start(self, plan: Plan, record: LaunchRecord | None = None) -> None:
+    async def start(self, plan: Plan, record: LaunchRecord | None = None, *, wait: bool = True) -> None:
         """Open the run, start every rank, wait until it serves. `record` is first put beside each rank's log, where an
         engine finds it that names it in its receipts. Raises NodeFailed, LaunchError; the run is then stopped again,
-        and closed where that was verified."""
+        and closed where that was verified. Without `wait` nobody has seen it serve: it is open, and not ready."""
         self.ledger.append(
             {
                 "event": "opened", "run": self.run, "at_ns": self.now_ns(), "cluster": self.chosen.cluster.name,
@@ -227,6 +220,9 @@ class Launch:
             if record is not None:
                 await self._steps([record_step(node, self.run, record.data) for node in self.chosen.nodes], "record")
             await self._steps(plan.phases["start"], "start")
+            if not wait:
+                self.note("started; nobody waits for it")
+                return
             self.note(f"started; waiting for {self.expected_model} on port {self.port}")
             await self._until_ready()
             await self._as_asked()
@@ -259,12 +255,7 @@ class Launch:
         """Hold what the engine says it runs with against the recipe. Raises LaunchError for a lever that it did not
         read, or set otherwise, unless the recipe allows it."""
         recipe, head = self.file.recipe, self.chosen.nodes[0].name
-        log = at_home(log_path(self.run, 0))
-        if recipe.deploy == "docker":
-            command = f"docker logs mesh-{self.file.name}-0 2>&1 | {log_command('')}"
-        else:
-            command = log_command(log)
-        said = await self.hosts.up[head].run(command)
+        said = await self.hosts.up[head].run(said_step(head, self.file, self.run).command)
         findings = effective_findings(recipe.engine, recipe.args, said.out, recipe.allowed_levers)
         for one in findings:
             self.note(one.words())

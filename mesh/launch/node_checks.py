@@ -187,7 +187,7 @@ def _fabric(node: Node, nccl: Nccl) -> list[Check]:
             )
             found.append(Check(Step(node.name, "ib_hca", looks), _none_missing("RDMA device")))
         if nccl.ib_gid_index is None:
-            found.append(Check(gid_step(node), _gid))
+            found.append(Check(gid_step(node, nccl.ib_hca), _gid))
     return found
 
 

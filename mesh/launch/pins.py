@@ -173,6 +173,19 @@ def image_there(image: str, digest: str, *, web: Web = Web()) -> None:
         raise NotFound(f"image {image}: image gone: {digest}, {host} has it no more")
 
 
+def tag_words(image: str, digest: str, *, web: Web = Web()) -> str | None:
+    """What the registry has behind the tag now, where that is another image than the one that is run; None where it is
+    the same, or there is no tag. Raises LaunchError where the registry cannot be asked."""
+    tagged = image.partition("@")[0]
+    if image_tag(tagged) is None:
+        return None
+    try:
+        now = image_digest(tagged, web=web)
+    except NotFound as e:
+        return f"{e}; what runs is {digest}"
+    return None if now == digest else f"{tagged} is {now} now; what runs is {digest}"
+
+
 def registry_of(image: str) -> tuple[str, str]:
     """Its host, and the repository there. A name without a host is of the public registry."""
     name = image.partition("@")[0]

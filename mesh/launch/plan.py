@@ -140,7 +140,7 @@ def make_plan(
         elif recipe.deploy == "tmux":
             phases["prepare"] += venv_steps(node, recipe, script)
         if len(ranks) > 1 and nccl is not None and not nccl.ib_disable and nccl.ib_gid_index is None:
-            phases["prepare"].append(gid_step(node))
+            phases["prepare"].append(gid_step(node, nccl.ib_hca))
         if options.stage != "skip":
             for block in recipe.staging:
                 if block.min_free is not None:

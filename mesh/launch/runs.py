@@ -14,7 +14,7 @@ from mesh.launch.looking import Seen, look
 from mesh.launch.recipe import Recipe
 from mesh.launch.run_ledger import Run, RunLedger
 from mesh.launch.ssh import Hosts, Login
-from mesh.launch.stopping import Deadlines, Target, run_hooks, stop_everywhere
+from mesh.launch.stopping import Deadlines, Target, end_command, run_hooks, stop_everywhere
 from mesh.launch.toml_file import validated
 
 State = Literal["up", "starting", "stale", "inconclusive", "differs", "stopped"]
@@ -121,6 +121,26 @@ async def stop_run(
         raise NodeFailed(
             "stopped and verified; after_stop: " + "; ".join(f"{n}: {p}" for n, p in failed.items()), nodes=failed
         )
+
+
+async def tell(run: Run, login: Login, *, drain_s: float) -> None:
+    """Tell the engines to end, and look at nothing: the run stays open. Raises NodeFailed naming each node that could
+    not be told."""
+    target = target_of(run)
+    async with Hosts(login, target.nodes) as hosts:
+        ends = await asyncio.gather(
+            *(
+                host.run(end_command(run.id, target.deploy, drain_s), timeout_s=drain_s + 60)
+                for host in hosts.up.values()
+            ),
+            return_exceptions=True,
+        )
+        told = dict(zip(hosts.up, ends, strict=True))
+        problems = {name: str(error) for name, error in hosts.down.items()}
+        problems |= {name: str(end) for name, end in told.items() if isinstance(end, BaseException)}
+    if problems:
+        shown = "; ".join(f"{name}: {problem}" for name, problem in sorted(problems.items()))
+        raise NodeFailed(f"run {run.id} stays open: {shown}", nodes=problems)
 
 
 async def follow(

@@ -131,12 +131,15 @@ def _built(file: RecipeFile) -> list[Finding]:
 
 
 def _comments(file: RecipeFile) -> list[Finding]:
+    return comment_findings(file.data.decode("utf-8"), file.recipe.docker_image)
+
+
+def comment_findings(text: str, image: str | None) -> list[Finding]:
     """Comments that name another tag or digest of the image than the one that is run."""
-    image = file.recipe.docker_image
     if image is None:
         return []
     findings = []
-    for number, line in enumerate(file.data.decode("utf-8").splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         _, mark, comment = line.partition("#")
         if not mark or line.count('"', 0, len(line) - len(comment) - 1) % 2:
             continue

@@ -235,3 +235,8 @@ def test_lite_file_says_where_its_modules_are(mesh: Any, at: Path, model: Path) 
     refused = told(mesh, "full", at / "one", "--kernels", at / "modules", "--out", at / "no", code=10)["error"]
     assert (refused["code"], "compiled for aarch64" in refused["message"]) == ("kernel", True)
     assert not (at / "no").exists()
+
+
+def test_lower_revision_is_allowed_of_a_blueprint_alone(mesh: Any, model: Path) -> None:
+    refused = mesh("serve", "--gguf", str(model), "--allow-lower-revision", "--check")
+    assert (refused.code, "no engine here is under a blueprint" in refused.err) == (2, True)

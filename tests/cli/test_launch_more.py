@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mesh.launch.plugins import GROUP
+from mesh.launch.run_ledger import RunLedger
 from tests.cli.conftest import Mesh
 from tests.launch.recipes import CLUSTERS, PINNED
 
@@ -72,3 +73,45 @@ def test_image_is_shown_and_built_on_paper(mesh: Mesh, here: Path) -> None:
     (here / "known_hosts").write_text("10.0.0.2 ssh-ed25519 AAAA\n")
     copied = mesh("launch", "image", "copy", "good", "--node", "a", "--dry-run").err
     assert "named by its digest alone, by which each node pulls it itself" in copied
+
+
+def test_plan_has_every_phase_of_a_launch(mesh: Mesh, here: Path) -> None:
+    steps = mesh("launch", "plan", "good", "--cluster", "2", "--json").json["steps"]
+    phases = list(dict.fromkeys(step["phase"] for step in steps))
+    assert phases == ["choose", "prepare", "look", "hooks", "record", "start", "wait", "compare"]
+    assert mesh("launch", "serve", "good", "--cluster", "2", "--dry-run", "--json").json["steps"] == steps
+
+
+def test_stop_on_paper_sweeps_verifies_and_runs_the_hooks(mesh: Mesh, here: Path) -> None:
+    assert mesh("launch", "stop", "good", "--dry-run").code == 3
+    recipe = here / "recipes" / "good" / "recipe.toml"
+    recipe.write_text(PINNED + 'after_stop = ["echo after"]\n')
+    nodes = [{"name": name, "ssh_ip": f"10.0.0.{rank + 1}", "rank": rank} for rank, name in enumerate("ab")]
+    RunLedger(here / "launches" / "good").append(
+        {"event": "opened", "run": "r1", "at_ns": 1, "cluster": "2nodes", "recipe": "good", "port": 30000,
+         "deploy": "docker", "engine": "vllm", "model": "org/model", "nodes": nodes}
+    )  # fmt: skip
+    steps = mesh("launch", "stop", "good", "--dry-run", "--json").json["steps"]
+    assert [step["phase"] for step in steps if step["node"] == "b"] == [
+        "look", "look", "end", "sweep", "sweep", "clean", "verify", "verify", "verify", "after_stop",
+    ]  # fmt: skip
+    assert [step["node"] for step in steps if step["what"] == "port"] == ["a"]
+    out = mesh("launch", "stop", "good", "--dry-run", "--drain-s", "7").out
+    assert 'do docker stop -t 7 "$c"' in out
+    assert "echo after" in out
+
+
+def test_first_configuration_is_written_once_and_found_from_anywhere(
+    mesh: Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
+    assert "no launch.toml here" in mesh("launch", "config", "--path").err
+    written = mesh("launch", "config", "--init")
+    assert written.out == f"{tmp_path}/user/servemesh/launch.toml\n"
+    assert mesh("launch", "config", "--init").code == 3
+    assert mesh("launch", "config", "--path").out == written.out
+    assert mesh("launch", "config", "--json").json["values"]["ssh_key_path"] == "~/.ssh/id_ed25519"
+    (tmp_path / "empty" / "launch.toml").write_text("")
+    assert mesh("launch", "config", "--path").out == "launch.toml\n"

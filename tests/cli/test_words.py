@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from mesh.cli.words import energy_words, finish_words, joules, per_token, tokens_words, utc
+from mesh.cli.words import energy_words, finish_words, joules, per_token, receipt_words, tokens_words, utc
 from mesh.schema.energy import Energy
 from mesh.schema.outcome import ServeOutcome
+from mesh.schema.receipt import Receipt
+from tests.schema import samples
 
 SOURCE = {"domain": "cpu", "method": "cpu-time@10W", "uj": 1_234_567, "resolution_ns": 10_000_000}
 
@@ -58,3 +60,13 @@ def test_finish_gives_its_reason() -> None:
 def test_times_reach_to_the_end_of_the_format() -> None:
     assert utc(0) == "1970-01-01 00:00:00 UTC"
     assert utc(2**63 - 1) == "2262-04-11 23:47:16 UTC"
+
+
+def test_blueprint_is_told_as_its_commands_spell_it_and_only_where_there_was_one() -> None:
+    fields = samples.receipt()
+    receipt = Receipt.from_map(fields)
+    told = receipt_words(receipt, receipt.id).splitlines()
+    assert f"blueprint  sha256:{samples.digest(13).hex()}" in told
+    del fields["engine"]["blueprint_id"]
+    receipt = Receipt.from_map(fields)
+    assert "blueprint" not in receipt_words(receipt, receipt.id)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mesh.errors import UsageError
+from mesh.errors import RanksDiffer, UsageError
 from mesh.launch.commands import compose_steps, docker_run, mods_argv
+from mesh.launch.comparing import check_ranks
 from mesh.launch.config import Node
 from mesh.launch.looking import container_end
 from mesh.launch.plan import Plan, make_plan
@@ -244,3 +245,11 @@ def test_composed_file_stays_in_its_folder(name: str) -> None:
     text = PINNED + '[composed_model]\nmount = "/m"\nsources = [{ repo = "a/b" }]\n' + files
     with pytest.raises(UsageError, match="leads out of the folder"):
         recipe_file(text)
+
+
+def test_rc_02_c_tag_of_several_platforms_that_resolves_otherwise_on_each_host_is_refused() -> None:
+    """One index, two images: what a tag hides, the image's id on each node does not."""
+    made = plan(PINNED, Wish("2nodes"))
+    index = f'["registry.example/img@{DIGEST}"]'
+    with pytest.raises(RanksDiffer, match=r"image: rank 1 on b and rank 0 on a: 'sha256:arm .*not 'sha256:amd"):
+        check_ranks(made.ranks, {"a": {"image": f"sha256:amd {index}"}, "b": {"image": f"sha256:arm {index}"}})

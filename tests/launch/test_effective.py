@@ -44,3 +44,22 @@ def test_rc_01_variable_that_the_engine_warns_of_is_an_error_unless_allowed() ->
 @pytest.mark.parametrize("said", ["", SAID + "{'a': <object at 0x1>}"])
 def test_engine_that_says_nothing_readable_is_no_agreement(said: str) -> None:
     assert codes(["--dtype", "auto"], said) == [("warning", "levers-unsaid", "args")]
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("server_args=ServerArgs(context_length=8192, y=f(1), mem_fraction_static=0.88)", []),
+        ("server_args=ServerArgs(context_length=4096)", [("error", "lever-overridden", "--context-length")]),
+        ("server_args=ServerArgs(context_length=<x>)", [("warning", "levers-unsaid", "args")]),
+        ("nothing of it", [("warning", "levers-unsaid", "args")]),
+    ],
+)
+def test_rc_01_sglang_is_held_to_the_settings_that_it_prints(said: str, found: list[tuple[str, str, str]]) -> None:
+    args = ["--context-length", "8192", "--mem-fraction-static", "0.88", "--enable-metrics"]
+    findings = effective_findings("sglang", args, f"[2026-01-01 00:00:00] {said}\n")
+    assert [(one.level, one.code, one.where) for one in findings] == found
+
+
+def test_rc_01_engine_that_never_says_what_it_runs_with_is_not_asked() -> None:
+    assert effective_findings("llama.cpp", ["--ctx-size", "1"], "") == []

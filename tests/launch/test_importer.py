@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.errors import UsageError
-from mesh.launch.foreign import leaves, read_yaml
+from mesh.launch.foreign import as_text, leaves, read_yaml
+from mesh.launch.foreign_command import fill, split
 from mesh.launch.foreign_vllm import Choice
 from mesh.launch.importer import Imported, import_file, import_recipe
 from tests.launch.foreign_examples import EUGR, SPARKRUN, VLLM
@@ -148,6 +152,51 @@ def test_nothing_that_is_put_into_a_source_is_dropped(form: str, data: st.DataOb
             assert named or str(item).lower() in one.text.lower() or place == ("env",)
 
 
+def unaccounted(one: Imported, source: Mapping[str, Any]) -> list[str]:
+    """Words of the source's command that are neither in the recipe nor in what was found. Flags that fields hold are
+    not there under their names; their values are."""
+    defaults = {str(key): as_text(value) for key, value in (source.get("defaults") or {}).items()}
+    text, _, _ = fill(source["command"], {**defaults, "model": source["model"]})
+    recipe = one.file.recipe
+    have = {*recipe.entrypoint, *recipe.args, *map(str, recipe.env.values())}
+    if recipe.entrypoint[:2] == ["bash", "-c"]:  # kept whole, which is said
+        have |= set(split(recipe.entrypoint[2]))
+    have |= {str(value) for value in recipe.model_dump().values() if isinstance(value, (str, int))}
+    told = " ".join(f"{finding.where} {finding.message}" for finding in one.findings)
+    return [
+        word
+        for word in split(text)
+        if word not in have and word not in told and word not in HELD
+        and not all(part in have or part in told or part in HELD for part in word.split("=", 1))
+    ]  # fmt: skip
+
+
+HELD = (
+    "--port", "--host", "-tp", "--tp", "--tensor-parallel-size", "-pp", "--pipeline-parallel-size", "--model-path",
+    "--served-model-name", "--distributed-executor-backend", "--revision", "--nnodes",
+)  # fmt: skip
+FLAGS = st.sampled_from([*HELD[:8], "--dtype", "--max-model-len", "--enforce-eager", "--node-rank", "--unknown", "-x"])
+WORDS = st.lists(st.tuples(FLAGS, st.sampled_from(["", "7", "auto", "a,b", '{"a":1}', "0.85"])), max_size=5)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(more=WORDS, form=st.sampled_from(["eugr", "sparkrun"]))
+def test_every_word_of_a_command_is_in_the_recipe_or_listed(more: list[tuple[str, str]], form: str) -> None:
+    source = yaml.safe_load(FORMS[form])
+    words = [word for flag, value in more for word in (flag, value) if word]
+    source["command"] = source["command"].rstrip() + " " + " ".join(shlex.quote(word) for word in words) + "\n"
+    try:
+        one = import_recipe(yaml.safe_dump(source).encode(), "example.yaml")
+    except UsageError:
+        return  # said, and nothing made of it
+    assert unaccounted(one, source) == []
+
+
+def test_rc_02_comment_of_the_source_that_names_another_image_is_drift() -> None:
+    text = SPARKRUN.replace("runtime: sglang", "runtime: sglang # tested with registry.example/sglang:v0")
+    assert ("comment-drift", "line 4") in found(imported(text))
+
+
 @pytest.mark.deep
 @pytest.mark.skipif(CORPUS is None, reason="MESH_RECIPE_CORPUS names no folder of public recipes")
 def test_every_recipe_of_the_corpus_converts_and_every_key_is_accounted_for() -> None:
@@ -164,3 +213,4 @@ def test_every_recipe_of_the_corpus_converts_and_every_key_is_accounted_for() ->
         (source,), _ = read_yaml(path.read_bytes(), str(path))
         assert {leaf for leaf, _ in leaves(source)} == set(one.done), path
         assert {finding.code for finding in one.findings} >= {"image-unpinned", "model-unpinned"}, path
+        assert "command" not in source or unaccounted(one, source) == [], path

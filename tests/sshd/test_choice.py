@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -60,3 +62,51 @@ def test_node_that_is_down_is_passed_over_where_another_does(busy: Site) -> None
     assert list(told["nodes"]) == ["n1"], told["err"]
     assert "node n0: [127.0.0.1]" in told["err"]
     busy.sshds[0].start()
+
+
+FORCED = '#!/bin/sh\nprintf "%s\\036" "$SSH_ORIGINAL_COMMAND" >>"$HOME/commands"\nexec sh -c "$SSH_ORIGINAL_COMMAND"\n'
+
+
+def run_there(site: Site) -> set[str]:
+    """Every command that the node was given, by its own server."""
+    text = (site.sshds[0].folder / "home" / "commands").read_text()
+    return {shlex.split(one)[3] for one in text.split("\036") if one}
+
+
+def test_every_command_that_touches_a_node_was_in_the_dry_run(one: Site) -> None:
+    """The node's server writes each down. What the id of a run and the bytes of a record are, no dry run can know."""
+    script = one.sshds[0].folder / "forced"
+    script.write_text(FORCED)
+    script.chmod(0o755)
+    config = one.sshds[0].folder / "sshd_config"
+    config.write_text(config.read_text() + f"ForceCommand {script}\n")
+    one.sshds[0].stop()
+    one.sshds[0].start()
+    one.reference("ref", 'before_serve = ["true"]\nafter_stop = [{ command = "false", on_failure = "warn" }]')
+    dry = json.loads(one.mesh("serve", "ref", "--dry-run", "--json").stdout)["steps"]
+    assert not (one.sshds[0].folder / "home" / "commands").exists()
+    told = served(one, "ref")
+    stop = json.loads(one.mesh("stop", "ref", "--dry-run", "--json").stdout)["steps"]
+    launched = run_there(one)
+    assert one.mesh("stop", "ref").returncode == 0
+
+    def plain(command: str) -> str:
+        return re.sub(r"printf %s [A-Za-z0-9+/=]+ \| base64", "RECORD", command.replace(told["run"], "DRY-RUN"))
+
+    planned = {plain(step["command"]) for step in dry}
+    waiting = {
+        plain(step["command"]) for step in dry if step["phase"] == "wait"
+    }  # not asked where it was ready at once
+    assert planned - waiting <= {plain(one) for one in launched} <= planned
+    assert {plain(one) for one in run_there(one) - launched} <= {plain(step["command"]) for step in stop}
+
+
+def test_launch_and_stop_that_wait_for_nothing_leave_the_run_open_until_it_is_verified(one: Site) -> None:
+    one.reference("ref")
+    told = served(one, "ref", "--no-wait")
+    assert one.events("ref") == ["opened"]
+    assert told["processes"]["n0"]
+    assert one.mesh("stop", "ref", "--no-wait").returncode == 0
+    assert one.events("ref") == ["opened", "stopping"]
+    assert one.mesh("stop", "ref").returncode == 0
+    assert one.closed("ref")["verified"] is True

@@ -159,3 +159,17 @@ def test_image_of_ours_that_a_node_lacks_or_has_otherwise_is_refused_before_any_
     done = docked.mesh("serve", "r", "--json")  # two builds of one folder are two images
     assert json.loads(done.stdout)["error"]["code"] == "ranks-differ"
     assert [of(docked, node, "run") for node in (0, 1)] == [[], []]
+
+
+def test_rc_02_image_that_vanished_is_named_with_when_it_was_last_seen(docked: Site) -> None:
+    docked.recipe("r", recipe(1))
+    (home(docked) / "exits").write_text("1")
+    docked.mesh("serve", "r")  # the image was there, whatever became of its engine
+    (home(docked) / "image").unlink()
+    shim = home(docked) / "bin" / "docker"
+    words = "Error response from daemon: manifest for registry.example/img not found: manifest unknown"
+    shim.write_text(shim.read_text().replace('"pull -q")', f'"pull -q") echo "{words}" >&2; exit 1;'))
+    done = docked.mesh("serve", "r")
+    assert f"prepare: n0: image gone: registry.example/img@{DIGEST}, last seen 20" in done.stderr
+    assert "on n0 as sha256:1 []" in done.stderr
+    assert "Traceback" not in done.stderr

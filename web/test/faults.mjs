@@ -87,7 +87,7 @@ export const FAULTS = [
   ["envelope: empty receipts", "envelope.js", "&& receipts.length > 0", ""],
   ["envelope: receipts of any type", "envelope.js", "each instanceof Uint8Array)", "true)"],
   ["envelope: receipts and more", "envelope.js", "need(unprotected.size === 1 &&", "need("],
-  ["envelope: another steward in the payload", "envelope.js", "if (!same(value.steward, kid))", "if (false)"],
+  ["envelope: another steward in the payload", "envelope.js", "if (!same(value[signer], kid))", "if (false)"],
   ["envelope: the key of the message", "envelope.js", 'if (!key) throw new TrustError(`envelope: ${stewardText(kid)} is not among the trusted keys`);\n  const signed', "const signed"],
   ["envelope: trust after the signature", "envelope.js", "const key = trust.get(kid);\n  if (!key)", "const key = trust.get(kid) ?? kid;\n  if (false)"],
   ["envelope: no window", "envelope.js", "if (!trust.covers(kid, time))", "if (false)"],
