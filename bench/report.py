@@ -45,8 +45,8 @@ def results_md(rows: Sequence[Row], about: dict[str, Any]) -> str:
     host = about["machine"]
     notes = [f"- **{row.name}**: {_note(row)}\n" for row in rows]
     return (
-        "# Side by side\n\nWritten by `make bench`: one run, the sides of a row in turns, medians with the smallest and"
-        f" largest round.\n{host['cores']} cores ({host['architecture']}), Python {host['python']}, SQLite"
+        "# Side by side\n\nWritten by `make bench`: the sides of a row in turns within one run, medians with the"
+        f" smallest and largest round.\n{host['cores']} cores ({host['architecture']}), Python {host['python']}, SQLite"
         f" {host['sqlite']}.\n\n{table(rows)}\n{''.join(notes)}"
     )
 

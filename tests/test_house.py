@@ -39,7 +39,7 @@ PLACES = {
     "rich": ("mesh/cli/",),
     "sqlite3": ("mesh/ledger/",),
     "psutil": ("mesh/meter/",),
-    "uvloop": ("mesh/cli/serve.py",),
+    "uvloop": ("mesh/cli/loop.py",),
     "msgspec": ("mesh/schema/", "mesh/engine/vllm_stream.py"),
     "pydantic": (
         "mesh/gateway/config.py",

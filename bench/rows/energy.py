@@ -141,6 +141,9 @@ def _comparison(library: str, requirement: str, bound: float, what: str, boundar
         peer=what,
         goal=Goal("<=", bound),
         sides=partial(_sides, library=library, requirement=requirement, boundary=boundary),
+        limit="some ten microseconds of Python whose parts are alike: the two coroutines with their clocks and locks a"
+        " third, opening and closing the shares in each domain a third, the figure as a checked value a third; a"
+        " reading of the counters is shared by all who wait for it and costs each of them half a microsecond",
     )
 
 

@@ -76,4 +76,4 @@ def _comparison(how: str, *flags: str) -> Comparison:
     )
 
 
-COMPARISONS = (_comparison(""), _comparison(", on uvloop", "--uvloop"))
+COMPARISONS = (_comparison(""), _comparison(", on asyncio", "--no-uvloop"))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from mesh.cli.console import counted, emit, say
 from mesh.cli.exits import ACCEPTED, REFUSED
 from mesh.cli.launch_flags import add_common_flags, ledgers, loaded, login_of
-from mesh.cli.words import utc
 from mesh.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -92,6 +91,8 @@ def _look(name: str, run: Run, config: Loaded) -> dict[str, Any]:
 
 
 def _say(one: dict[str, Any]) -> None:
+    from mesh.cli.words import utc
+
     say(f"{one['recipe']}: {one['launches']} launches" if one["launches"] != 1 else f"{one['recipe']}: 1 launch")
     for run in one["runs"]:
         began = utc(run["opened_ns"]) if _is_time(run.get("opened_ns")) else "at an unknown time"

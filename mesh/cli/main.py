@@ -9,52 +9,34 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 import mesh
-from mesh.cli import (
-    audit,
-    blueprint,
-    chat,
-    conformance,
-    demo,
-    disclose,
-    grant,
-    identity,
-    key,
-    launch,
-    meter,
-    receipts,
-    replay,
-    route,
-    runtime,
-    serve,
-    verify,
-    weights,
-)
 from mesh.cli.console import emit, flush, note
 from mesh.cli.exits import INTERRUPTED, NOT_RUN, error_code, exit_code
 from mesh.errors import UsageError
 
+# Each a module of this room: one that nobody asks for is not loaded, which a server would carry for as long as it runs.
 COMMANDS = (
-    demo,
-    serve,
-    chat,
-    receipts,
-    verify,
-    disclose,
-    replay,
-    audit,
-    grant,
-    key,
-    weights,
-    identity,
-    route,
-    blueprint,
-    runtime,
-    launch,
-    meter,
-    conformance,
+    "demo",
+    "serve",
+    "chat",
+    "receipts",
+    "verify",
+    "disclose",
+    "replay",
+    "audit",
+    "grant",
+    "key",
+    "weights",
+    "identity",
+    "route",
+    "blueprint",
+    "runtime",
+    "launch",
+    "meter",
+    "conformance",
 )
 
 _EXITS = """exit codes: 0 accepted or verified, 10 refused, diverged or malformed, 11 cannot be decided,
@@ -80,12 +62,13 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Of one command alone, where it is known which."""
     top = _Parser(prog="mesh", description=mesh.__doc__, epilog=_EXITS)
     top.add_argument("--version", action="version", version=f"mesh {mesh.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add(commands)
+    for name in COMMANDS if command is None else (command,):
+        import_module(f"mesh.cli.{name}").add(commands)
     return top
 
 
@@ -98,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character is no reason to fail
     where = "mesh"
     try:
-        args = parser().parse_args(arguments)
+        named = arguments[0] if arguments and arguments[0] in COMMANDS else None
+        args = parser(named).parse_args(arguments)
         where = f"mesh {args.command}"
         code: int = args.run(args)
         flush()

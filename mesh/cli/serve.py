@@ -30,6 +30,7 @@ from mesh.cli.exits import ACCEPTED, USAGE
 from mesh.cli.governed import blueprints_of
 from mesh.cli.granted import Granted
 from mesh.cli.logs import FORMATS, to_stderr
+from mesh.cli.loop import loop_of, one_heap, settle
 from mesh.cli.meter_flags import (
     FLAGS,
     add_calibration_flag,
@@ -78,7 +79,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """What any engine is served with."""
     parser.add_argument("--host", help="address to listen on (127.0.0.1); another than loopback needs [auth] keys")
     parser.add_argument("--port", type=port, help="port to listen on (8080; 0 takes a free one)")
-    parser.add_argument("--uvloop", action="store_true", help="run on uvloop (extra `uvloop`): less CPU for each serve")
+    parser.add_argument(
+        "--uvloop", action=argparse.BooleanOptionalAction, default=None,
+        help="the event loop: uvloop, or asyncio's own (uvloop where it is installed: less CPU for each serve)",
+    )  # fmt: skip
     parser.add_argument(
         "--keep-days", type=positive, metavar="N", help="keep prompts and answers so long, to be disclosed later"
     )
@@ -133,21 +137,14 @@ def run(args: argparse.Namespace) -> int:
     if args.check:
         return _check(plan, as_json=args.json)
     to_stderr(args.log)
-    loop = _uvloop() if args.uvloop else None
+    loop = loop_of(args.uvloop)
+    one_heap()
     for_people = args.log == "text"
     # a serve's own line is for programs: for people, the line of its request says enough
     serving = _serve(plan, note if for_people else log.info, as_json=args.json, journal=not for_people)
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(serving)
     return 0
-
-
-def _uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        raise UsageError("--uvloop needs the extra: pip install 'servemesh[uvloop]'") from None
-    return uvloop.new_event_loop
 
 
 def _check(plan: _Plan, *, as_json: bool) -> int:
@@ -387,6 +384,7 @@ async def _serve_on(
                 told = {"url": url, "steward": steward, "model": models[0], "models": models}
                 emit({**told, "recovered": len(mesh.recovered)})
                 sys.stdout.flush()
+            settle()
             await stop.wait()
             note("stopping: no new serves, running ones may end; a second signal cuts them")
         finally:

@@ -45,6 +45,15 @@ def _parse_head(head: bytes) -> _Head:
     return _Head(int(told[2]), headers, "close" not in wish and (told[1] == b"1" or "keep-alive" in wish))
 
 
+# Chunks of events are of a few lengths.
+@lru_cache(maxsize=256)
+def _size_of(line: bytes) -> int:
+    size = _SIZE.match(line)
+    if size is None:
+        raise MalformedAnswer("a chunk without a size")
+    return int(size[1], 16)
+
+
 class AnswerReader:
     """One answer. `body` gets its bytes as they come, without what they are wrapped in; `head` is told once `status`
     is known, before any of them. `whole` once it is over; `reusable` then says whether another may follow it."""
@@ -147,10 +156,7 @@ class AnswerReader:
                     if len(data) - at >= _MAX_LINE_BYTES:
                         raise MalformedAnswer("a chunk without a size")
                     return self._wait(data[at:])
-                size = _SIZE.match(data, at, end)
-                if size is None:
-                    raise MalformedAnswer("a chunk without a size")
-                at, self._left = end + 2, int(size[1], 16)
+                at, self._left = end + 2, _size_of(data[at:end])
                 if not self._left:
                     self._step = self._read_trailer
                     return data[at:]

@@ -11,8 +11,8 @@ class StopMatcher:
     bounded by the longest stop string."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stop.encode() for stop in stops if stop)
-        self._reach = max(map(len, self._stops), default=1) - 1
+        self._stops = tuple(stop.encode() for stop in stops if stop) if stops else ()
+        self._reach = max(map(len, self._stops)) - 1 if self._stops else 0
         self._tail = b""
         self.matched = False
 

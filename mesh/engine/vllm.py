@@ -132,8 +132,9 @@ class VllmEngine(VllmSelf):
     async def serve(self, request: ServeRequest, prompt: Sequence[int], sink: TokenSink) -> Served:
         self._admit(request, prompt)
         transcript = Transcript(
-            request, prompt, self._bytes_of, self._facts.fingerprint, scores_wanted(sink), cold_wanted(sink)
-        )
+            request, prompt, self._bytes_of, self._facts.fingerprint, scores_wanted(sink), cold_wanted(sink),
+            None if self._tokenizer is None else len(self._tokenizer.pieces),
+        )  # fmt: skip
         usage: Usage | None = None
         if not sink.cancelled.is_set():
             at_once = taken_whole(sink) and request.max_tokens <= _WHOLE_TOKENS

@@ -17,6 +17,7 @@ from mesh.engine.vllm_stream import (
     EventReader,
     Usage,
     error_text,
+    joined,
     read_plain,
     read_tokens,
     read_whole,
@@ -274,7 +275,7 @@ class _Whole:
 
 
 class _Streamed(_Whole):
-    """One whose events are taken as they come; a refusal is kept."""
+    """One whose events are taken as they come, those that came together in one turn; a refusal is kept."""
 
     def __init__(self, who: str, take: Callable[[Event], bool]) -> None:
         super().__init__(who)
@@ -284,9 +285,14 @@ class _Streamed(_Whole):
         if self.status != 200:
             super().data(data)
             return
-        for event in self._events.feed(data):
-            if not self._take(event):
-                raise Left
+        events: list[Event] = []
+        try:
+            for event in self._events.feed(data):
+                events.append(event)
+        finally:  # what came before a fault counts
+            for event in joined(events):
+                if not self._take(event):
+                    raise Left
 
 
 def _class_of(status: int) -> type[EngineError]:

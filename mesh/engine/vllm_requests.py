@@ -33,12 +33,14 @@ def refusal_of(request: ServeRequest, context_tokens: int, vocabulary: int | Non
         return "temperature: vLLM takes 2 at most"
     if sampling.top_p_u == 0:
         return "top_p: vLLM takes more than 0"
-    for name in ("frequency_penalty", "presence_penalty"):
-        if abs(getattr(sampling, f"{name}_u")) > _MOST_PENALTY_U:
+    for name, penalty_u in (
+        ("frequency_penalty", sampling.frequency_penalty_u), ("presence_penalty", sampling.presence_penalty_u)
+    ):  # fmt: skip
+        if abs(penalty_u) > _MOST_PENALTY_U:
             return f"{name}: vLLM takes -2 to 2"
-    if any(abs(bias) > _MOST_BIAS_U for _, bias in sampling.logit_bias):
+    if sampling.logit_bias and any(abs(bias) > _MOST_BIAS_U for _, bias in sampling.logit_bias):
         return "logit_bias: vLLM clamps what is beyond 100"
-    if vocabulary is not None:
+    if vocabulary is not None and (sampling.logit_bias or sampling.stop_ids):
         for name, ids in (("logit_bias", [i for i, _ in sampling.logit_bias]), ("stop_ids", sampling.stop_ids)):
             if any(i >= vocabulary for i in ids):
                 return f"{name}: names an id that the vocabulary of {vocabulary} does not have"
@@ -46,7 +48,7 @@ def refusal_of(request: ServeRequest, context_tokens: int, vocabulary: int | Non
         return "stop: the bytes of this model's tokens are not known here (no tokenizer folder)"
     if len(sampling.stop) > _MOST_STOPS:
         return f"stop: vLLM takes {_MOST_STOPS} strings"
-    if any(_REPLACEMENT in stop for stop in sampling.stop):
+    if sampling.stop and any(_REPLACEMENT in stop for stop in sampling.stop):
         return "stop: vLLM finds U+FFFD in bytes that do not spell it"
     if request.prompt_tokens < 1:
         return "prompt: empty, there is nothing to go on from"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn
 
 import msgspec
@@ -131,6 +131,37 @@ def read_event(data: bytes) -> Event:
     if (error := event.get("error")) is not None:
         refuse(f"an error in mid-stream: {error_text(error)}")
     return read_answer(event)
+
+
+def joined(events: Sequence[Event]) -> Iterator[Event]:
+    """The same with one chunk in place of those that followed one another without log-probabilities: whoever takes
+    them has one turn for all, and what they come to is the same."""
+    first = last = None  # of a run of chunks, whose ids are in `ids`
+    ids: list[int] = []
+    for event in events:
+        if type(event) is not Chunk:
+            if first is not None and last is not None:
+                yield _run(first, last, ids)
+                first = last = None
+            yield event
+        elif (
+            last is not None and last.tokens and event.tokens and last.finish is None and last.stop is None
+            and last.best is None and event.best is None and event.prompt is None
+            and event.fingerprint == last.fingerprint
+        ):  # fmt: skip
+            ids += event.tokens
+            last = event
+        else:
+            if first is not None and last is not None:
+                yield _run(first, last, ids)
+            first = last = event
+            ids = list(event.tokens or ())
+    if first is not None and last is not None:
+        yield _run(first, last, ids)
+
+
+def _run(first: Chunk, last: Chunk, ids: Sequence[int]) -> Chunk:
+    return first if first is last else last._replace(tokens=tuple(ids), prompt=first.prompt)
 
 
 def _chunk(plain: _PlainEvent) -> Chunk:

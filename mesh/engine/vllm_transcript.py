@@ -22,7 +22,8 @@ class Transcript:
 
     A stop string ends it at the id that completes it, whatever the server still sends; `piece` gives an id's bytes.
     `wanted` is of how many of the likeliest ids scores are asked for, None: none; `scores` then has one for each id.
-    `cold`: nothing of the prompt may come from the server's prefix cache.
+    `cold`: nothing of the prompt may come from the server's prefix cache. `vocabulary` is the number of ids that
+    there are, None where nobody knows.
     """
 
     request: ServeRequest
@@ -31,6 +32,7 @@ class Transcript:
     fingerprint: str | None  # what the server called itself at load
     wanted: int | None = None
     cold: bool = False
+    vocabulary: int | None = None
     tokens: list[int] = field(default_factory=list)
     margins: list[float | None] = field(default_factory=list)
     scores: list[Scores] = field(default_factory=list)
@@ -49,7 +51,11 @@ class Transcript:
         self._plain = self.wanted is None and not self.request.sampling.stop and not self._stop_ids
 
     def deliver(self, chunk: Chunk, sink: TokenSink) -> None:
-        """Hand the ids of a chunk to the sink, with their scores where they are wanted."""
+        """Hand the ids of a chunk to the sink, with their scores where they are wanted. Of a chunk with an id that may
+        not come, those before it count."""
+        if self._plain and chunk.tokens is not None and (fit := self._fitting(chunk.tokens)):
+            self.deliver(chunk._replace(tokens=chunk.tokens[:fit], finish=None, stop=None), sink)
+            chunk = chunk._replace(tokens=chunk.tokens[fit:], prompt=None)
         before = len(self.tokens)
         new = self.take(chunk)
         try:
@@ -84,12 +90,20 @@ class Transcript:
             self._end(chunk)
         return new
 
+    def _fitting(self, tokens: Sequence[int]) -> int:
+        """How many of these ids come before one that may not; 0 where there is none such or it is the first."""
+        room = self.request.max_tokens - len(self.tokens)
+        if self.vocabulary is not None and tokens and max(tokens) >= self.vocabulary:
+            unknown = next(place for place, token in enumerate(tokens) if token >= self.vocabulary)
+            return max(0, min(room, unknown))
+        return room if 0 < room < len(tokens) else 0
+
     def _take_plain(self, tokens: Sequence[int]) -> list[int]:
         """Ids that nothing but their number can end, without log-probabilities."""
         if len(self.tokens) + len(tokens) > self.request.max_tokens:
             refuse(f"more than max_tokens {self.request.max_tokens} ids")
-        for token in tokens:
-            self.piece(token)  # refuses one that the vocabulary does not have
+        if self.vocabulary is not None and tokens and max(tokens) >= self.vocabulary:
+            refuse(f"id {max(tokens)}, outside the vocabulary of {self.vocabulary}")
         self.tokens += tokens
         self.margins += [None] * len(tokens)
         return list(tokens)

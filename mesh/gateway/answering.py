@@ -108,32 +108,37 @@ class Answering:
 
     async def _write(self, stream: EventStream, serve: Serve) -> None:
         leading, *others = serve.choices
+        finish = b""
         try:
             if others:
                 served = await self._together(stream, serve)
             else:
-                served = [await self._choice(stream, serve, leading, serve.first)]
+                sealed, finish = await self._choice(stream, serve, leading, serve.first)
+                served = [sealed]
         except _BrokenOff as e:
             serve.abandon()
-            await stream.send(shapes.event(e.told) + (shapes.DONE if e.whole else b""))
+            await stream.end(shapes.event(e.told) + (shapes.DONE if e.whole else b""))
             return
-        if serve.call.include_usage:
-            await stream.send(shapes.event(serve.shape.usage(served)))
-        await stream.send(b"".join(map(shapes.receipt_comment, served)) + energy_comment(served))
-        await stream.send(shapes.DONE)
+        usage = shapes.event(serve.shape.usage(served)) if serve.call.include_usage else b""
+        comments = b"".join(map(shapes.receipt_comment, served)) + energy_comment(served)
+        await stream.end(finish + usage + comments + shapes.DONE)
         if stream.sent is not None:
             self._hold(serve, served, bytes(stream.sent), STREAM_TYPE)
 
     async def _together(self, stream: EventStream, serve: Serve) -> list[SealedServe]:
         """All choices at once, each chunk with its index. The first to break off ends all."""
 
-        async def follow(choice: Choice) -> SealedServe:
-            part = await serve.more(choice, self._config.keep_alive_s)
-            return await self._choice(stream, serve, choice, part)
+        async def follow(choice: Choice, part: Part | None) -> SealedServe:
+            served, finish = await self._choice(stream, serve, choice, part)
+            await stream.send(finish)
+            return served
+
+        async def begin(choice: Choice) -> SealedServe:
+            return await follow(choice, await serve.more(choice, self._config.keep_alive_s))
 
         leading, *others = serve.choices
-        writers = [asyncio.ensure_future(self._choice(stream, serve, leading, serve.first))]
-        writers += [asyncio.ensure_future(follow(choice)) for choice in others]
+        writers = [asyncio.ensure_future(follow(leading, serve.first))]
+        writers += [asyncio.ensure_future(begin(choice)) for choice in others]
         try:
             return list(await asyncio.gather(*writers))
         finally:
@@ -141,8 +146,11 @@ class Answering:
                 writer.cancel()
             await asyncio.gather(*writers, return_exceptions=True)
 
-    async def _choice(self, stream: EventStream, serve: Serve, choice: Choice, part: Part | None) -> SealedServe:
-        """One choice to its finish chunk; `part` is its first. Raises _BrokenOff where there will be none."""
+    async def _choice(
+        self, stream: EventStream, serve: Serve, choice: Choice, part: Part | None
+    ) -> tuple[SealedServe, bytes]:
+        """One choice, all but its finish chunk, which is returned; `part` is its first. Raises _BrokenOff where there
+        will be none."""
         shape, sink = serve.shape, choice.sink
         if (opening := shape.opening(choice.index)) is not None:
             await stream.send(shapes.event(opening))
@@ -189,8 +197,7 @@ class Answering:
         if len(serve.choices) > 1:
             mesh["index"] = choice.index
         reason = shapes.finish_reason(served, 0 if reader is None else reader.calls)
-        await stream.send(shapes.event(shape.finish(choice.index, reason, mesh)))
-        return served
+        return served, shapes.event(shape.finish(choice.index, reason, mesh))
 
     def _hold(self, serve: Serve, served: Sequence[SealedServe], body: bytes, content_type: str) -> None:
         if serve.repeat is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -14,6 +15,7 @@ from mesh.errors import (
     DeadlineExceeded,
     EngineUnavailable,
     IdentityChanged,
+    MeshError,
     NoCandidate,
     NotFound,
     Overloaded,
@@ -174,11 +176,22 @@ class Backends:
         full = [fault for backend in backends if (fault := backend.room.overloaded(caller)) is not None]
         if full and len(full) == len(backends):  # said before the work of tokenizing
             raise min(full, key=lambda fault: fault.retry_after_s)
-        prepared = await self._prepared(call, backends)
+        asking = _asking(backends)
+        try:
+            prepared = await self._prepared(call, backends)
+            unready = await _fault_of(asking)
+        except BaseException:
+            if asking is not None:
+                asking.cancel()
+            raise
+        asked = None if asking is None else backends[0].name
         offers = {name: Offer(one.request, backend.engine) for name, (backend, one) in prepared.items()}
         while True:
-            standing = _Standing({backend.name: backend for backend in self.all}, caller)
+            standing = _Standing({backend.name: backend for backend in self.all}, caller, asked)
+            asked = None
             admitted = await self._steward.choose(list(offers.values()), caller=caller, standing=standing, grant=grant)
+            if unready is not None:
+                raise unready
             backend, one = prepared[admitted.engine.recipe_id]
             if backend.room.overloaded(caller) is not None:
                 continue  # it filled while others were asked whether they are ready
@@ -274,6 +287,27 @@ class Backends:
         return kind
 
 
+def _asking(backends: Sequence[Backend]) -> asyncio.Task[None] | None:
+    """Whoever is alone is not made to wait twice: the one backend that there is is asked whether it is ready while it
+    reads the prompt. None where it has others to serve, who mostly have asked it just now."""
+    if len(backends) > 1 or backends[0].room.running:
+        return None
+    asking = asyncio.ensure_future(backends[0].engine.ready())
+    asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())  # nobody may want to know any more
+    return asking
+
+
+async def _fault_of(asking: asyncio.Task[None] | None) -> MeshError | None:
+    """Why the backend that was asked is not ready. Whether it may serve the request at all is said first."""
+    if asking is None:
+        return None
+    try:
+        await asking
+    except MeshError as e:
+        return e
+    return None
+
+
 async def _unchanged(backends: Sequence[Backend]) -> list[Backend]:
     """Those whose weights are still what a grant was held against: asked before an engine reads a word of the prompt.
     One that is away for another reason may be back when its turn comes. Raises WeightsChanged where none is left."""
@@ -307,6 +341,7 @@ class _Standing:
 
     backends: dict[str, Backend]
     caller: str
+    asked: str | None = None  # which of them has just been asked whether it is ready
 
     def answers_to(self, engine: ServingEngine, model: str) -> bool:
         return self.backends[engine.recipe_id].answers_to(model)
@@ -318,7 +353,7 @@ class _Standing:
         return self.backends[engine.recipe_id].room.overloaded(self.caller)
 
     def waits(self, engine: ServingEngine) -> bool:
-        return self.backends[engine.recipe_id].room.full
+        return engine.recipe_id == self.asked or self.backends[engine.recipe_id].room.full
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -42,6 +43,13 @@ class EventStream:
 
     async def send(self, data: bytes) -> None:
         """Raises ConnectionError where the client is gone, TimeoutError where it takes nothing."""
+        await self._send(data, self.response.write)
+
+    async def end(self, data: bytes) -> None:
+        """`send` of the last there is, and the end of the response with it: what comes together costs one write."""
+        await self._send(data, self.response.write_eof)
+
+    async def _send(self, data: bytes, write: Callable[[bytes], Awaitable[None]]) -> None:
         self._last_s = self._loop.time()
         if self.sent is not None:
             self.sent += data
@@ -50,7 +58,7 @@ class EventStream:
         self._alarm.set(self._last_s + self._timeout_s)
         self._writing = True
         try:
-            await self.response.write(data)
+            await write(data)
         finally:
             self._writing = False
         if self._stuck:

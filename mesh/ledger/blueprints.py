@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mesh.blueprint.verification import Served
-from mesh.ledger.group import Transaction
+from mesh.ledger.transaction import Transaction
 
 COLUMNS = "lineage, revision, blueprint_id, at_ns, allowed"
 HIGHEST = "SELECT revision, blueprint_id FROM blueprints WHERE lineage = ? ORDER BY revision DESC, number DESC LIMIT 1"

@@ -18,19 +18,11 @@ from typing import Any, TypeVar
 
 from mesh.errors import LedgerError
 from mesh.ledger.format import rollback
+from mesh.ledger.transaction import Transaction
 
 MAX_GROUP = 512  # pieces of work in one transaction
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Transaction:
-    """An immediate transaction, and the place of the next receipt in it."""
-
-    db: sqlite3.Connection
-    count: int
-    head: bytes | None
 
 
 Work = Callable[[Transaction], Any]
@@ -116,9 +108,11 @@ class GroupCommit:
             if not self._all_done(transaction, jobs):
                 self._roll_back()
                 transaction = self._begin(self._db)
+                transaction.gather = False
                 for job in jobs:
                     self._attempt(transaction, job)
             self._db.execute("COMMIT")
+            transaction.committed()
         except BaseException as e:  # noqa: BLE001 - whatever it is, the waiters must hear of it and the thread live on
             self._roll_back()
             for job in jobs:
@@ -132,6 +126,7 @@ class GroupCommit:
         try:
             for job in jobs:
                 job.value = job.work(transaction)
+            transaction.flush()
         except BaseException:  # noqa: BLE001 - it is raised again by the attempt on that piece alone
             return False
         return True

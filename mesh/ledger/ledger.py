@@ -24,10 +24,11 @@ from mesh.identity.shard import ShardIdentity
 from mesh.ledger import opening
 from mesh.ledger.blueprints import ServedUnder, served_work
 from mesh.ledger.format import BUSY_TIMEOUT_MS, translate, wal_path
-from mesh.ledger.group import GroupCommit, Transaction
+from mesh.ledger.group import GroupCommit
 from mesh.ledger.owner import OwnerLock
 from mesh.ledger.reader import LedgerReader
 from mesh.ledger.recipes import certify_work, register_work
+from mesh.ledger.transaction import Transaction
 from mesh.ledger.values import Intent, Kept, Position
 from mesh.ledger.work import checkpoint_work, intent_work, purge_work, seal_work
 from mesh.schema.envelope import Sealed
@@ -60,6 +61,7 @@ class Ledger:
         self._reader = LedgerReader(path)
         self._closed = False
         self._purged = False
+        self._settings: set[bytes] = set()  # digests of settings documents that this process has written
         self._retry_at = 0.0
         self._group = GroupCommit(
             opened.db, begin=self._begin, translate=lambda e: translate(e, path), tend=self._tend_log
@@ -179,7 +181,7 @@ class Ledger:
         count, head, epoch = db.execute("SELECT count, head, owner_epoch FROM meta").fetchone()
         if epoch != self._epoch:
             raise LedgerLocked(f"ledger {self.path}: another owner took over (epoch {epoch}, expected {self._epoch})")
-        return Transaction(db, count, head)
+        return Transaction(db, count, head, self._settings)
 
     def _tend_log(self, db: sqlite3.Connection) -> None:
         """Keep the log short: what the automatic merge leaves, and what a purge must not leave."""

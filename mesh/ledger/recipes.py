@@ -15,7 +15,7 @@ from mesh.identity.fingerprint import CompatibilityFingerprint
 from mesh.identity.recipe import LABELS
 from mesh.identity.registry import RecipeStatus, certified, fingerprint_of
 from mesh.identity.shard import ShardIdentity
-from mesh.ledger.group import Transaction
+from mesh.ledger.transaction import Transaction
 
 COLUMNS = "model_artifact_digest, runtime_recipe_digest, labels, evidence"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mesh.errors import Conflict, LedgerError, SchemaError
-from mesh.ledger.group import Transaction
 from mesh.ledger.totals import reserve, settle
+from mesh.ledger.transaction import Transaction
 from mesh.ledger.values import Intent, Kept, Position
 from mesh.schema.envelope import Sealed
 from mesh.schema.ids import ContentId, serve_id_text
@@ -21,28 +21,27 @@ def intent_work(intent: Intent) -> Callable[[Transaction], bytes | None]:
     route = None if intent.route is None else ContentId.of_canonical("route", intent.route)
     key = intent.idempotency
 
+    row = (
+        intent.serve_id, intent.caller, intent.request, intent.engine, digest, intent.recipe_id,
+        intent.started_ns, None if key is None else key.key, intent.grant_id,
+    )  # fmt: skip
+
     def work(transaction: Transaction) -> bytes | None:
-        db = transaction.db
         if key is not None:
             first = _first_serve(transaction, intent.caller, key.key, key.body_mac)
             if first is not None and first != key.after:
                 return first
-        db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (digest, intent.settings))
+        transaction.add_settings(digest, intent.settings)
         if route is not None:
-            db.execute("INSERT OR IGNORE INTO routes VALUES (?, ?)", (route, intent.route))
-        db.execute(
-            "INSERT INTO intents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                intent.serve_id, intent.caller, intent.request, intent.engine, digest, intent.recipe_id,
-                intent.started_ns, None if key is None else key.key, intent.grant_id,
-            ),
-        )  # fmt: skip
+            transaction.db.execute("INSERT OR IGNORE INTO routes VALUES (?, ?)", (route, intent.route))
+        transaction.add_intent(row)
         if key is not None:
-            db.execute(
+            transaction.db.execute(
                 "INSERT OR REPLACE INTO idempotency VALUES (?, ?, ?, ?)",
                 (intent.caller, key.key, key.body_mac, intent.serve_id),
             )
-        reserve(db, intent.serve_id, intent.draws)
+        if intent.draws:
+            reserve(transaction.db, intent.serve_id, intent.draws)
         return None
 
     return work
@@ -72,21 +71,24 @@ def seal_work(
     serve_id: bytes, make: Callable[[Position], Sealed], kept: Kept | None
 ) -> Callable[[Transaction], Sealed]:
     def work(transaction: Transaction) -> Sealed:
+        sealed = _made(transaction, serve_id, make) if transaction.gather else None
+        if sealed is not None and sealed.value.grant_id is None and kept is None:
+            receipt_id = sealed.id
+            transaction.add_receipt((transaction.count, receipt_id, serve_id, sealed.envelope))
+            transaction.count, transaction.head = transaction.count + 1, receipt_id
+            return sealed
         db = transaction.db
         intent = db.execute("SELECT caller, request, grant_id FROM intents WHERE serve_id = ?", (serve_id,)).fetchone()
         if intent is None:
             raise LedgerError(f"serve {serve_id_text(serve_id)}: has no open intent to seal")
-        position = Position(transaction.count, transaction.head)
-        sealed = make(position)
-        made = (sealed.value.serve_id, sealed.value.seq, sealed.value.prev)
-        if made != (serve_id, position.seq, position.prev):
-            raise LedgerError(f"serve {serve_id_text(serve_id)}: receipt made is not the one for seq {position.seq}")
+        if sealed is None:
+            sealed = _made(transaction, serve_id, make)
         if sealed.value.grant_id != intent[2]:
             raise LedgerError(f"serve {serve_id_text(serve_id)}: receipt made names another grant than its intent")
         receipt_id = sealed.id
         db.execute(
             "INSERT INTO receipts VALUES (?, ?, ?, ?, ?, ?)",
-            (position.seq, receipt_id, serve_id, intent[0], sealed.envelope, intent[1]),
+            (transaction.count, receipt_id, serve_id, intent[0], sealed.envelope, intent[1]),
         )
         db.execute("DELETE FROM intents WHERE serve_id = ?", (serve_id,))
         if intent[2] is not None:  # without a grant nothing was reserved
@@ -96,10 +98,20 @@ def seal_work(
                 "INSERT INTO kept VALUES (?, ?, ?, ?, ?)",
                 (serve_id, kept.payload, kept.output, kept.prompt, kept.until_ns),
             )
-        transaction.count, transaction.head = position.seq + 1, receipt_id
+        transaction.count, transaction.head = transaction.count + 1, receipt_id
         return sealed
 
     return work
+
+
+def _made(transaction: Transaction, serve_id: bytes, make: Callable[[Position], Sealed]) -> Sealed:
+    """The receipt for the next place."""
+    position = Position(transaction.count, transaction.head)
+    sealed = make(position)
+    made = (sealed.value.serve_id, sealed.value.seq, sealed.value.prev)
+    if made != (serve_id, position.seq, position.prev):
+        raise LedgerError(f"serve {serve_id_text(serve_id)}: receipt made is not the one for seq {position.seq}")
+    return sealed
 
 
 def checkpoint_work(make: Callable[[Position], Sealed]) -> Callable[[Transaction], Sealed]:

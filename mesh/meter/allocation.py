@@ -60,12 +60,7 @@ class Counted:
     fault: str | None
 
 
-class _Serve:
-    __slots__ = ("began_ns", "shares")
-
-    def __init__(self, began_ns: int, shares: list[Share]) -> None:
-        self.began_ns = began_ns
-        self.shares = shares  # by domain
+_Serve = tuple[int, list[Share]]  # when it began, and its shares by domain
 
 
 class Allocation:
@@ -119,14 +114,24 @@ class Allocation:
             for counter, reading, uj in resets:
                 counter.row = Row(uj, uj)
                 counter.seen(reading.at_ns)
+        for counter in self._counters.values():
+            counter.turn()
 
     def begin(self, serve_id: bytes, domains: Sequence[str], at_ns: int) -> None:
         """Count a serve as active in `domains` from the latest tick on. `at_ns` is for its span alone."""
+        for name in domains:
+            counter = self._counters[name]
+            if counter.together:  # those were so without it
+                counter.note_crowd(counter.together)
+        self._open(serve_id, domains, at_ns)
+
+    def _open(self, serve_id: bytes, domains: Sequence[str], at_ns: int) -> list[Share]:
         if serve_id in self._serves or serve_id in self._unsealed:
             raise MeterError(f"serve {serve_id.hex()}: began twice")
         counters = self._counters
         shares = [counters[name].open_share(serve_id) for name in (domains if len(domains) == 1 else sorted(domains))]
-        self._serves[serve_id] = _Serve(at_ns, shares)
+        self._serves[serve_id] = at_ns, shares
+        return shares
 
     def slack_ns(self, domains: Sequence[str]) -> int:
         """How old the latest tick may be to stand for one taken now."""
@@ -139,11 +144,11 @@ class Allocation:
         for name in domains:
             if counters[name].fault is not None:
                 return False
-        self.begin(serve_id, domains, at_ns)
-        for name in domains:
-            counter = counters[name]
-            if len(counter.active) > 1:
-                counter.note_crowd()
+        for share in self._open(serve_id, domains, at_ns):
+            counter = share.counter
+            sharers = len(counter.active)
+            if sharers > 1:
+                counter.together = sharers
         return True
 
     def guard_ns(self, serve_id: bytes) -> int:
@@ -153,7 +158,7 @@ class Allocation:
         if serve is None:
             return 0
         guard_ns = 0
-        for share in serve.shares:
+        for share in serve[1]:
             counter = share.counter
             if not share.guarded or counter.domain.modelled or len(counter.active) > 1 or share.peak > 1:
                 return 0
@@ -166,7 +171,7 @@ class Allocation:
         serve = self._serves.get(serve_id)
         if serve is None:
             return None
-        shares, waits = serve.shares, keep
+        shares, waits = serve[1], keep
         for share in shares:
             if share.counter.fault is not None:
                 return None
@@ -175,22 +180,22 @@ class Allocation:
             return None
         for share in shares:
             counter = share.counter
-            if counter.crowd_new and len(counter.active) > 1:
-                counter.note_crowd()
+            if counter.crowd_new and (sharers := len(counter.active)) > 1:
+                counter.note_crowd(sharers)
         return self.end(serve_id, at_ns, keep=keep, guarded=False)
 
     def end(self, serve_id: bytes, at_ns: int, *, keep: bool = True, guarded: bool = True) -> Energy:
         """End a serve at the latest tick and give its figure, held as open until `sealed`. Without `keep` there is none
         and its share is unattributed. `guarded`: the time of `guard_ns` passed with nobody else coming."""
-        serve = self._serves.pop(serve_id)
-        span_ns = max(0, at_ns - serve.began_ns)
-        for share in serve.shares:
+        began_ns, shares = self._serves.pop(serve_id)
+        span_ns = at_ns - began_ns if at_ns > began_ns else 0
+        for share in shares:
             share.counter.close_share(serve_id, at_ns)
-        energy = figure(serve.shares, span_ns, self._epoch, guarded) if keep else absent("abandoned", span_ns)
+        energy = figure(shares, span_ns, self._epoch, guarded) if keep else absent("abandoned", span_ns)
         if energy.uj is not None:
             self._unsealed[serve_id] = energy
             return energy
-        for share in serve.shares:
+        for share in shares:
             row = share.counter.row
             if row is not None:
                 row.unattributed_uj += share.held_uj
@@ -264,7 +269,7 @@ class Allocation:
             for share in counter.active.values():
                 if counter.row is not None:
                     counter.row.unattributed_uj += share.held_uj
-                share.opened_each, share.extra_uj, share.fault = counter.each, 0, "epoch-ended"
+                share.end_epoch()
         self._ended.append((self._epoch, self._rows()))
         for counter in self._counters.values():
             if counter.row is not None:

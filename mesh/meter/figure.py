@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mesh.meter.sharing import Counter, Share
+from mesh.meter.sharing import Share
 from mesh.schema.energy import BASES, WITHOUT_FIGURE, Energy, EnergySource
 
 RULE = "equal/1"
@@ -25,20 +25,19 @@ def absent(reason: str, span_ns: int | None = None) -> Energy:
     return Energy.of(basis="absent", sources=[], reason=reason, span_ns=span_ns)
 
 
-def _basis(share: Share, counter: Counter, span_ns: int, guarded: bool) -> tuple[int, str | None]:
+def _basis(share: Share, span_ns: int, guarded: bool) -> tuple[int, str | None]:
     """Its place among the bases, and the reason why there is no figure."""
+    counter, opened = share.counter, share.opened
     row = counter.row
     if share.fault is not None or row is None:
         return _ABSENT, share.fault or "no-reading"
-    domain = counter.domain
-    twice_ns = 2 * domain.resolution_ns
-    if span_ns < twice_ns or counter.last_ns - share.opened_ns < twice_ns:
+    if span_ns < counter.twice_ns or counter.last_ns - opened.ns < counter.twice_ns:
         return _UNRESOLVED, "span-under-resolution"
-    if row.last_uj == share.opened_uj:
+    if row.last_uj == opened.uj:
         return _UNRESOLVED, "counter-still"
-    if domain.modelled:
+    if counter.domain.modelled:
         return _MODELLED, None
-    alone = guarded and share.guarded and share.peak == 1 and counter.gap_ns == share.opened_gap_ns
+    alone = guarded and share.guarded and share.peak == 1 and counter.gap_ns == opened.gap_ns
     return (_MEASURED if alone else _ALLOCATED), None
 
 
@@ -48,13 +47,13 @@ def figure(shares: Sequence[Share], span_ns: int, epoch: bytes, guarded: bool) -
         return absent("no-meter", span_ns)
     weakest, reason, peak, gap_ns, window_uj = -1, None, 1, 0, 0
     for share in shares:
-        counter = share.counter
-        basis, why = _basis(share, counter, span_ns, guarded)
+        counter, opened = share.counter, share.opened
+        basis, why = _basis(share, span_ns, guarded)
         if basis > weakest:
             weakest, reason = basis, why
         if (row := counter.row) is not None:
-            window_uj += row.last_uj - share.opened_uj
-        if (missed_ns := counter.gap_ns - share.opened_gap_ns) > gap_ns:
+            window_uj += row.last_uj - opened.uj
+        if (missed_ns := counter.gap_ns - opened.gap_ns) > gap_ns:
             gap_ns = missed_ns
         if counter.crowds != share.crowd and (most := share.peak) > peak:
             peak = most
@@ -65,7 +64,7 @@ def figure(shares: Sequence[Share], span_ns: int, epoch: bytes, guarded: bool) -
         told["reason"] = reason
     else:
         told["epoch"] = epoch
-        told["sources"] = sources = [share.counter.source.changed(uj=share.held_uj) for share in shares]
+        told["sources"] = sources = [share.counter.source_of(share.held_uj) for share in shares]
         told["uj"] = sources[0].uj if len(sources) == 1 else sum(source.uj for source in sources)
     if peak > 1 or weakest == _ALLOCATED:
         told["rule"], told["window_uj"], told["peak_sharers"] = RULE, window_uj, peak

@@ -25,21 +25,19 @@ from mesh.grant.decision import NOTHING_USED, Used
 from mesh.grant.terms import Terms
 from mesh.ledger import Entry, Idempotency, Intent, Kept, Ledger, LedgerReader, Position
 from mesh.meter.metering import Counted, Metering
-from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.commitment import opening, opening_key, output_commitment
 from mesh.schema.disclosure import Disclosure
-from mesh.schema.energy import Energy
 from mesh.schema.envelope import Sealed, SigningKey, seal
 from mesh.schema.ids import ContentId, serve_id_from
-from mesh.schema.limits import MAX_PAYLOAD_BYTES
-from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import VERSION, EngineBlock, Receipt
 from mesh.schema.request import ServeRequest, pack_ids, payload_digest
 from mesh.steward.admission import Admitted, Grant, Offer, Standing, admit
 from mesh.steward.costs import SEED_RECEIPTS, Costs
 from mesh.steward.described import Described, describe
 from mesh.steward.disclosing import kept_disclosure
+from mesh.steward.interrupted import interrupted_fields
 from mesh.steward.judge import judge
+from mesh.steward.marks import Marks
 from mesh.steward.recorder import Recorder, run
 from mesh.steward.serves import Delivery, Repeated, SealedServe
 
@@ -80,8 +78,7 @@ class Steward:
         self.costs = Costs()
         self.costs.learn_ledger(ledger.reader.receipts(limit=SEED_RECEIPTS, newest_first=True), key.public)
         self._observers: list[Observer] = []
-        self._epoch: bytes | None = None
-        self._epoch_seq = self._checkpointed = ledger.reader.count()
+        self._marks = Marks(key, ledger.reader.count())
 
     @property
     def public(self) -> bytes:
@@ -356,19 +353,7 @@ class Steward:
             self._failing = False
 
     def _interrupted(self, intent: Intent) -> Callable[[Position], Sealed]:
-        request = ServeRequest.from_cbor(intent.request, max_bytes=MAX_PAYLOAD_BYTES)
-        fields = {
-            "serve_id": intent.serve_id,
-            "request_id": request.id,
-            "prompt_hash": request.prompt_hash,
-            "max_tokens": request.max_tokens,
-            "started_ns": intent.started_ns,
-            "ended_ns": max(self._clock_ns(), intent.started_ns),
-            "engine": EngineBlock.from_cbor(intent.engine, max_bytes=MAX_PAYLOAD_BYTES),
-            "outcome": ServeOutcome.of(finish="interrupted", counted_by="none"),
-            "energy": Energy.of(basis="absent", sources=[], reason="interrupted"),
-            "grant_id": intent.grant_id,
-        }
+        fields = interrupted_fields(intent, self._clock_ns())
         return lambda position: self._sign(position, fields)
 
     def disclosure(self, entry: Entry) -> Disclosure:
@@ -382,29 +367,9 @@ class Steward:
 
     async def checkpoint(self) -> Sealed:
         """Sign and store how far the ledger reaches, and the meters' totals of the epoch."""
-
-        def make(position: Position) -> Sealed:
-            # here, between the seals on the writer's thread, the meters' books and the receipts agree
-            totals = self._metering.totals()
-            if totals.epoch != self._epoch:
-                # no receipt of the new epoch can be older than the last checkpoint of the old one
-                self._epoch, self._epoch_seq = totals.epoch, self._checkpointed
-            self._checkpointed = position.seq
-            return seal(
-                Checkpoint.of(
-                    v=VERSION,
-                    steward=self._key.public,
-                    at_ns=self._clock_ns(),
-                    count=position.seq,
-                    head=position.prev,
-                    domains=list(totals.domains),
-                    epoch=totals.epoch if totals.domains else None,
-                    epoch_seq=self._epoch_seq if totals.domains else None,
-                ),
-                self._key,
-            )
-
-        return await self._ledger.checkpoint_async(make)
+        return await self._ledger.checkpoint_async(
+            lambda position: self._marks.signed(position, self._metering.totals(), self._clock_ns())
+        )
 
     async def purge(self) -> int:
         """Delete the kept prompts and answers whose time is over; returns of how many serves."""

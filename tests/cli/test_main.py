@@ -44,7 +44,7 @@ def test_main_help_names_every_command(mesh) -> None:
     result = mesh("--help")
     assert result.code == 0
     for command in COMMANDS:
-        assert command.__name__.rpartition(".")[2] in result.out
+        assert command in result.out
 
 
 @pytest.mark.parametrize("argv", [(), ("nope",), ("verify",), ("key",), ("receipts", "show", "--state")])

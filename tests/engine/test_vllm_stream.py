@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,7 @@ from mesh.engine.vllm_stream import (
     EventReader,
     Usage,
     error_text,
+    joined,
     read_event,
     read_plain,
     read_tokens,
@@ -245,9 +247,19 @@ def test_a_whole_answer_is_taken() -> None:
     assert told.margins == [None] * 4
 
 
-# GW-02
-def test_totals_on_every_chunk_are_not_added_up() -> None:
-    counts = [{"usage": usage(made)["usage"]} for made in (2, 3, 4)]
+# GW-02: what a chunk says of totals so far is never read; the ids are counted, and held against the last word
+@pytest.mark.parametrize(
+    "totals",
+    [
+        [(3, 2), (3, 3), (3, 4)],  # a
+        [None, None, (3, 4)],  # b: and once more in the usage that follows
+        [None, None, None],  # c
+        [(3, 2), (3, 4), (3, 3)],  # d: fewer than before
+        [(1, 2), (2, 3), (3, 4)],  # e: the prompt's is right on the last one alone
+    ],
+)
+def test_totals_on_every_chunk_are_not_added_up(totals: list[tuple[int, int] | None]) -> None:
+    counts = [{"usage": None if total is None else usage(total[1], prompt=total[0])["usage"]} for total in totals]
     told = transcribe(*(one | count for one, count in zip(WHOLE[:3], counts, strict=True)), *WHOLE[3:])
     assert (told.tokens, told.finish, told.cached) == ([48, 49, 50, 51], "length", None)
 
@@ -353,3 +365,68 @@ def test_stop_ids_end_an_answer_whatever_the_server_says() -> None:
 
 def test_last_word_is_an_event() -> None:
     assert isinstance(read([DONE])[0], Done)
+
+
+# --- chunks that came together
+
+
+class Kept:
+    """A sink that keeps what is put."""
+
+    def __init__(self) -> None:
+        self.cancelled = asyncio.Event()
+        self.ids: list[int] = []
+
+    def put(self, token: int, scores: object = None) -> None:
+        self.ids.append(token)
+
+
+@given(
+    ids=st.lists(st.integers(48, 57), min_size=1, max_size=9),
+    together=st.lists(st.booleans(), min_size=9, max_size=9),
+    stops=st.booleans(),
+)
+def test_chunks_that_came_together_are_the_same_answer(ids: list[int], together: list[bool], stops: bool) -> None:
+    last = len(ids) - 1
+    stop = [(piece(49) + piece(50)).decode()] if stops else []
+    sent = [chunk(token, first=not n, finish="length" if n == last else None) for n, token in enumerate(ids)]
+    events = read([*sent, usage(len(ids)), DONE])
+    batches: list[list[Event]] = [[]]
+    for event, joins in zip(events, [*together, True, True], strict=False):
+        if not joins:
+            batches.append([])
+        batches[-1].append(event)
+
+    def answer(batches: list[list[Event]]) -> tuple[list[int], str | None, list[int]]:
+        transcript = Transcript(request_for(PROMPT, len(ids), stop=stop), PROMPT, piece, NAME)
+        sink = Kept()
+        for event in itertools.chain.from_iterable(map(joined, batches)):
+            if isinstance(event, Chunk):
+                transcript.deliver(event, sink)
+        return transcript.tokens, transcript.finish, sink.ids
+
+    assert answer(batches) == answer([[event] for event in events])
+
+
+def test_chunks_of_two_servers_with_scores_or_after_the_end_stay_apart() -> None:
+    plain, scored = Chunk((48,), fingerprint="a"), Chunk((49,), best=((0.0, -1.0),), fingerprint="a")
+    other, ended = Chunk((50,), fingerprint="b"), Chunk((51,), finish="stop", fingerprint="a")
+    for events in ([plain, scored], [scored, plain], [plain, other], [ended, plain], [plain, Chunk(None)]):
+        assert list(joined(events)) == events
+    assert list(joined([plain, plain, ended, plain])) == [plain._replace(tokens=(48, 48, 51), finish="stop"), plain]
+
+
+def test_of_chunks_that_came_together_those_before_the_fault_count() -> None:
+    sink = Kept()
+    transcript = Transcript(request_for(PROMPT, 4), PROMPT, piece, NAME, vocabulary=60)
+    events = read([chunk(48, first=True), chunk(49), chunk(99), chunk(50)])
+    (one,) = joined(events)
+    assert isinstance(one, Chunk)
+    with pytest.raises(EngineFailed, match="sent id 99, outside the vocabulary of 60"):
+        transcript.deliver(one, sink)
+    assert sink.ids == [48, 49]
+    sink = Kept()
+    transcript = Transcript(request_for(PROMPT, 3), PROMPT, piece, NAME, vocabulary=60)
+    with pytest.raises(EngineFailed, match="more than max_tokens 3 ids"):
+        transcript.deliver(Chunk((48, 49, 50, 51), tuple(PROMPT), fingerprint=NAME), sink)
+    assert sink.ids == [48, 49, 50]

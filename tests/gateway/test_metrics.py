@@ -64,9 +64,10 @@ def test_sums_are_those_of_the_ledger(tmp_path: Path) -> None:
                 assert (await gate.post(ask(model=other.recipe_id))).status == 200
                 await gate.post(ask(model="dying"))
             engine.go.clear()
+            held = engine.holding
             _, writer = await asyncio.open_connection("127.0.0.1", gate.port)
             writer.write(raw_request(script(stream=True)))
-            while not engine.holding:
+            while engine.holding == held:
                 await asyncio.sleep(0.001)
             writer.transport.abort()
             await gate.last_receipt(13)
