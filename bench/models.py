@@ -11,7 +11,7 @@ import numpy as np
 from tests.support.tiny_gguf import MERGES, SPECIALS, vocabulary
 
 _CONTROL, _NORMAL = 3, 1
-# A gigabyte of 16-bit weights: more than any cache, so that decoding waits for memory.
+# A gigabyte as Q8_0: more than any cache, so that decoding waits for memory.
 WIDTH, INNER, HEADS, KV_HEADS, LAYERS = 2048, 5632, 32, 4, 22
 _BLOCK: Final = 32  # weights, under one scale
 
@@ -38,7 +38,7 @@ def requantized(source: Path, target: Path) -> Path:
 
 
 def larger(target: Path, layers: int = LAYERS) -> Path:
-    """A llama of 44 million weights a layer as Q4_0, written as blocks: nobody has to hold them as floats."""
+    """A llama of 44 million weights a layer as Q8_0, written as blocks: nobody has to hold them as floats."""
     writer, tokens, draw = gguf.GGUFWriter(target, "llama"), vocabulary(), np.random.default_rng(1)
     writer.add_name("larger-random-llama")
     writer.add_context_length(2048)
@@ -58,7 +58,7 @@ def larger(target: Path, layers: int = LAYERS) -> Path:
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(False)
-    kv, kind = WIDTH * KV_HEADS // HEADS, gguf.GGMLQuantizationType.Q4_0
+    kv, kind = WIDTH * KV_HEADS // HEADS, gguf.GGMLQuantizationType.Q8_0
 
     def matrix(name: str, rows: int, columns: int, spread: float) -> None:
         blocks = _blocks(draw, rows * columns // _BLOCK, spread).reshape(rows, -1)
@@ -81,9 +81,9 @@ def larger(target: Path, layers: int = LAYERS) -> Path:
 
 
 def _blocks(draw: np.random.Generator, count: int, spread: float) -> Any:
-    """Q4_0 blocks of a scale and 32 values of -8 to 7, spread as normal ones of that deviation would be."""
-    blocks = np.frombuffer(draw.bytes(count * 18), np.uint8).reshape(count, 18).copy()
-    blocks[:, :2] = np.frombuffer(np.float16(spread / 4.6).tobytes(), np.uint8)
+    """Q8_0 blocks of a scale and 32 values of -128 to 127, spread as normal ones of that deviation would be."""
+    blocks = np.frombuffer(draw.bytes(count * 34), np.uint8).reshape(count, 34).copy()
+    blocks[:, :2] = np.frombuffer(np.float16(spread / 74).tobytes(), np.uint8)
     return blocks
 
 

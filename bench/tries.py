@@ -69,6 +69,27 @@ class Tried:
         context = self.model.checking(width, threads)
         return lambda: self.passed(context, width, logits=logits)
 
+    def went_on(self) -> Callable[[], list[bytes]]:
+        """A pass over an output whose prompt was computed for the one before: its whole batches are still there."""
+        context, keep = self.model.checking(WIDTH, 1), (len(self.ids) - WIDTH) // WIDTH * WIDTH
+        self.passed(context, WIDTH)
+
+        def run() -> list[bytes]:
+            context.forget(0, keep)
+            places = range(keep, len(self.ids))
+            rows: list[bytes] = []
+            for start in range(keep, len(self.ids), WIDTH):
+                feeds = [Feed(self.ids[i], i, 0, True) for i in places if start <= i < start + WIDTH]
+                rows += (row.tobytes() for row in context.decode(feeds))
+            return rows
+
+        return run
+
+    def ending(self) -> Callable[[], list[bytes]]:
+        """The same with the prompt computed."""
+        pass_, keep = self.pass_of(WIDTH), (len(self.ids) - WIDTH) // WIDTH * WIDTH
+        return lambda: pass_()[keep - PROMPT :]
+
     def one_by_one(self) -> Callable[[], list[bytes]]:
         """`PACKED` short receipts, a pass for each."""
         context = self.model.checking(WIDTH, 1)
@@ -144,6 +165,7 @@ def main() -> int:
     tries |= {"two threads": one.pass_of(WIDTH, 2), "no logits": one.pass_of(WIDTH, logits=False)}
     compare("Q4_1", one.steps, tries)
     compare(f"{PACKED} receipts of {SHORT} tokens", one.one_by_one(), {"in one batch": one.together()})
+    compare("an output after a long prompt", one.ending(), {"its prompt still there": one.went_on()})
     samplers(one)
     half = Tried(packaged, tokens, kv="f16")
     widths = measure(half.model).widths
@@ -159,7 +181,7 @@ def main() -> int:
             )  # fmt: skip
         if args.large:
             big = Tried(larger(folder / "large.gguf"), 48)
-            compare("1 billion weights, Q4_0", big.steps, {
+            compare("1 billion weights, Q8_0", big.steps, {
                 "batches of 64": big.pass_of(64), "two threads": big.pass_of(64, 2),
             })  # fmt: skip
     return 0

@@ -148,7 +148,7 @@ SERVES: tuple[Comparison, ...] = (
     *(_row(tokens, 1, "decode") for tokens in LENGTHS),
     *(_row(_COMPARED, threads, "auto", seeded=True) for threads in THREADS),
     *(_row(_COMPARED, threads, "auto", goal=HALF, make=_smaller, model="SmolLM2 Q4_0") for threads in THREADS),
-    *(_row(64, threads, "auto", goal=HALF, make=larger, model="1 billion weights, Q4_0") for threads in THREADS),
+    *(_row(64, threads, "auto", goal=HALF, make=larger, model="1 billion weights, Q8_0") for threads in THREADS),
 )
 PREFILL: tuple[Comparison, ...] = tuple(
     Comparison(

@@ -2,7 +2,8 @@
 
 In a context of its own, which is made for the first check and kept. Its batches are as wide as the self-check found to
 give the bits of decoding; with more threads, or wider ones, it is measured first, and what gives other bits is not
-used.
+used. What a prompt begins with is not computed again where the one before began with it: receipts of one application
+share long prompts.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Checks:
         self._waiting: deque[Known] = deque()
         self._work: tuple[int, Iterator[CheckResult | None]] | None = None
         self._pass: _Pass | None = None
+        self._held: tuple[int, ...] = ()  # the prompt that was computed last, where its cells are still there
 
     @property
     def busy(self) -> bool:
@@ -113,12 +115,15 @@ class Checks:
             yield None
         how = self._pass
         context = how.context
-        context.forget(0)
         sampler = self._model.sampler(order.plan, order.prompt, context)
         try:
+            kept = self._keep(how, order.prompt)
             comparing = _Comparing(known, sampler, self._vocabulary.ending_of(order))
-            for feeds in batches(_feeds(known), len(order.prompt), prompt=how.prompt, widths=how.widths):
+            rest = _feeds(known)[kept:]
+            for feeds in batches(rest, len(order.prompt) - kept, prompt=how.prompt, widths=how.widths):
                 rows = context.decode(feeds)
+                if rows:  # the first of them is that of the prompt's last id
+                    self._held = order.prompt
                 first = len(feeds) - len(rows)
                 if not all(comparing.take(row, first + i) for i, row in enumerate(rows)):
                     break
@@ -131,6 +136,18 @@ class Checks:
             yield comparing.result()
         finally:
             sampler.close()
+
+    def _keep(self, how: _Pass, prompt: tuple[int, ...]) -> int:
+        """Drop what the context holds, but for the ids that `prompt` begins with too; returns their number. Whole
+        batches of the prompt before are kept: then each id is computed in the very batch that it would be in if none
+        were, and the bits are the same. The last id of a prompt is computed in any case, for its logits."""
+        held, self._held = self._held, ()
+        common = next((i for i, (a, b) in enumerate(zip(held, prompt, strict=False)) if a != b), len(held))
+        kept = min(common, len(prompt) - 1) // how.prompt * how.prompt
+        if kept and how.context.forget(0, kept):
+            return kept
+        how.context.forget(0)
+        return 0
 
     def _make_pass(self) -> _Pass:
         settings, measured = self._model.settings, self._measured

@@ -176,19 +176,26 @@ def _node(node: Node, error: LaunchError | None) -> NodeHealth:
 
 
 async def _run(recipe: str, run: Run, login: Login, *, complete: bool) -> RunHealth:
+    # readiness first: an engine that became ready in between is then seen to be up as well
+    readiness, why = await _readiness(run, login, complete=complete)
     status = await status_of(run, login)
-    if status.state in ("stale", "inconclusive"):
-        readiness: Readiness = "not-ready" if status.state == "stale" else "unknown"
-        return RunHealth(recipe, run, readiness, status.why, status)
+    if status.state == "stale":
+        return RunHealth(recipe, run, "not-ready", status.why, status)
+    if status.state == "inconclusive":
+        return RunHealth(recipe, run, "unknown", status.why, status)
+    return RunHealth(recipe, run, readiness, why, status)
+
+
+async def _readiness(run: Run, login: Login, *, complete: bool) -> tuple[Readiness, str]:
     head = nodes_of(run)[0]
     async with Hosts(login, [head]) as hosts:
         if head.name in hosts.down:
-            return RunHealth(recipe, run, "unknown", str(hosts.down[head.name]), status)
+            return "unknown", str(hosts.down[head.name])
         try:
             answers, why = await readiness_of(hosts.up[head.name], run, complete=complete)
         except NodeUnreachable as e:
-            return RunHealth(recipe, run, "unknown", str(e), status)
-    return RunHealth(recipe, run, "ready" if answers else "not-ready", why, status)
+            return "unknown", str(e)
+    return ("ready" if answers else "not-ready"), why
 
 
 async def readiness_of(host: Host, run: Run, *, complete: bool) -> tuple[bool, str]:

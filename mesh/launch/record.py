@@ -28,6 +28,7 @@ HIDDEN = "(not recorded)"
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|CREDENTIAL", re.IGNORECASE)
 # Listings of thousands of files: the record has their digest, and the folder beside it the text.
 _DIGESTED = ("weights",)
+_RECORDED = ("image", "image content", "program", "inherited environment", "weights")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,13 @@ def shown(name: str, value: str) -> str:
 
 
 def _found(facts: Mapping[str, str]) -> dict[str, str]:
-    """Texts as they were printed; long listings by their digest."""
-    return {what: ContentId.of_bytes(text.encode()).text if what in _DIGESTED else text for what, text in facts.items()}
+    """Texts as they were printed; long listings by their digest. What hooks and copies print is no fact of a node, may
+    be long, and may be secret."""
+    return {
+        what: ContentId.of_bytes(text.encode()).text if what in _DIGESTED else text
+        for what, text in facts.items()
+        if what in _RECORDED
+    }
 
 
 def read_record(data: bytes, trust: Collection[bytes] | None = None) -> LaunchRecord:

@@ -155,7 +155,6 @@ class _Reader:
 
 async def connect(node: Node, login: Login, *, timeout_s: float = CONNECT_S) -> Host:
     """Raises HostKeyError, NodeUnreachable, UsageError for a login that says too little."""
-    timeout_s = min(timeout_s, login.silence_s)
     try:
         import asyncssh
     except ImportError:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mesh.runtime.faults import Fault, Table
+from mesh.runtime.faults import Fault, Table, repeated
 from mesh.runtime.kinds import GgufName, ImageReference, ModelUri, Positive, Revision, Safe, Sha256
 
 
@@ -60,9 +60,8 @@ Artifact = Annotated[Snapshot | GgufFile, Field(discriminator="format")]
 def contradictions(artifacts: list[Snapshot | GgufFile]) -> Iterator[Fault]:
     """The rules of the list by itself."""
     names = [artifact.name for artifact in artifacts]
-    for at, name in enumerate(names):
-        if name in names[:at]:
-            yield Fault(f"[{at}].name", f"{name!r} is the name of another artifact too")
+    for at, name in repeated(names):
+        yield Fault(f"[{at}].name", f"{name!r} is the name of another artifact too")
     for at in range(2, len(names)):
         if names[at] < names[at - 1]:
             yield Fault(f"[{at}].name", f"expected the artifacts after the first by name, got {names[at]!r} late")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from mesh.runtime.faults import Fault, Table
+from mesh.runtime.faults import Fault, Table, repeated
 from mesh.runtime.kinds import Natural, Positive, Safe, Sha256, equal
 from mesh.runtime.limits import MAX_CONCURRENCY
 
@@ -143,10 +143,8 @@ class Contract(Table):
             ("engine_payload_sha256", _PAYLOAD_SINCE, NEWEST), ("engine_image_sha256", OLDEST, _PAYLOAD_SINCE - 1)
         ):  # fmt: skip
             yield from _under("tokenizer", _of_version(self.tokenizer, name, version, since, until))
-        names = [case.id for case in self.cases]
-        for at, name in enumerate(names):
-            if name in names[:at]:
-                yield Fault(f"cases[{at}].id", f"{name!r} is the id of another case too")
+        for at, name in repeated(case.id for case in self.cases):
+            yield Fault(f"cases[{at}].id", f"{name!r} is the id of another case too")
 
 
 class Benchmark(Table):

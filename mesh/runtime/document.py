@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from mesh.errors import CandidateError, EncodingError
 from mesh.identity.document import parse_document
-from mesh.runtime.limits import MAX_DOCUMENT_BYTES, MAX_DOCUMENT_DEPTH
+from mesh.runtime.limits import MAX_DOCUMENT_BYTES, MAX_DOCUMENT_DEPTH, MAX_DOCUMENT_PARTS
 
 _MAX_DIGITS: Final = 19
 
 
-def parse(data: bytes, what: str, *, max_bytes: int = MAX_DOCUMENT_BYTES, max_parts: int | None = None) -> Any:
+def parse(data: bytes, what: str, *, max_bytes: int = MAX_DOCUMENT_BYTES, max_parts: int = MAX_DOCUMENT_PARTS) -> Any:
     """The value that `data` spells; `what` names it in messages. A key that is there twice, a byte order mark, numbers
-    that no 64-bit integer or double holds and halves of surrogate pairs are refused, and, where it is told, more
-    strings and separators than `max_parts`. Raises CandidateError."""
+    that no 64-bit integer or double holds, halves of surrogate pairs and more strings and separators than `max_parts`
+    are refused. Raises CandidateError."""
     try:
         return parse_document(
             data, what, max_bytes=max_bytes, max_depth=MAX_DOCUMENT_DEPTH, max_parts=max_parts,

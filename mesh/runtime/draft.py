@@ -107,7 +107,8 @@ def _locked(folder: Path, mode: int, *, is_folder: bool) -> Iterator[tuple[Path,
         else:
             fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # where nothing can be locked, nothing is swept either
+                fcntl.flock(fd, fcntl.LOCK_EX)
             if not _is_at(draft, fd):  # swept before it was locked
                 continue
             try:
@@ -121,7 +122,10 @@ def _locked(folder: Path, mode: int, *, is_folder: bool) -> Iterator[tuple[Path,
 
 def _sweep(folder: Path) -> None:
     """Remove what was left behind, of this user and in this folder; what nobody can remove stays."""
-    for name in os.listdir(folder):
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # a folder may take files and not show them
+        names = os.listdir(folder)
+    for name in names:
         if name.startswith(PREFIX):
             with contextlib.suppress(OSError):
                 fd = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -89,6 +89,15 @@ def raise_faults(faults: Sequence[Fault], what: str) -> None:
         raise CandidateError(f"{what}: {told}{more}", faults=[fault.to_map() for fault in faults])
 
 
+def repeated(values: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Each value that stood before, with its place."""
+    seen: set[str] = set()
+    for at, value in enumerate(values):
+        if value in seen:
+            yield at, value
+        seen.add(value)
+
+
 def path_of(steps: Iterable[str | int]) -> str:
     text = ""
     for step in steps:

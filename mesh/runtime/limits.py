@@ -4,6 +4,7 @@ from typing import Final
 
 MAX_DOCUMENT_BYTES: Final = 1 << 20  # runtime.json, release.json
 MAX_DOCUMENT_DEPTH: Final = 64
+MAX_DOCUMENT_PARTS: Final = 1 << 16  # strings and separators; real ones have a few hundred
 MAX_FILES: Final = 10_000
 MAX_FOLDERS: Final = 4 * MAX_FILES  # each of which takes a block of a disk
 MAX_PAYLOAD_BYTES: Final = 1 << 30  # of all files of a pack together

@@ -20,7 +20,8 @@ from mesh.runtime.matrix import Cell, contexts
 from mesh.runtime.prompts import NAME
 
 SCHEMA_VERSION: Final = 1
-MAX_RECORD_BYTES: Final = 64 << 20
+MAX_RECORD_BYTES: Final = 32 << 20
+MAX_RECORD_PARTS: Final = 1 << 21  # strings and separators; a request has about 23
 Blake3 = Annotated[str, matching(r"b3:[0-9a-f]{64}", "b3:<64 lower-case hex digits>")]
 Payload = Annotated[str, matching(r"(told:)?sha256:[0-9a-f]{64}", "sha256:<64 hex digits>, told: where not compared")]
 
@@ -136,7 +137,7 @@ class Record(Table):
     @classmethod
     def from_json(cls, data: bytes, *, what: str) -> Self:
         """Raises CandidateError naming every field at fault."""
-        document = parse(data, what, max_bytes=MAX_RECORD_BYTES)
+        document = parse(data, what, max_bytes=MAX_RECORD_BYTES, max_parts=MAX_RECORD_PARTS)
         try:
             record = cls.model_validate(document)
         except ValidationError as e:

@@ -158,3 +158,14 @@ def test_module_runs() -> None:
         [sys.executable, "-m", "bench", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert "--quick" in ran.stdout
+
+
+@pytest.mark.deep
+@pytest.mark.real_model
+def test_replays_are_measured_in_turns_with_their_serves(tmp_path: Path) -> None:
+    assert main(["--quick", "--only", "256 tokens, one", "--only", "256 tokens, 2", "--out", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    by_name = {row["name"]: row for row in rows}
+    names = [f"replay by {how} vs serve, 256 tokens, one thread" for how in ("prefill", "decoding")]
+    assert by_name[names[0]]["peer"] == by_name[names[1]]["peer"] > 0, "both are held against the same serves"
+    assert {row["goal"] for row in rows} == {"<= 0.5", "<= 1.15", None}

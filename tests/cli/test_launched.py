@@ -14,7 +14,7 @@ from mesh.cli.checking import checked
 from mesh.cli.launched import as_launched, check_started
 from mesh.cli.specs import EngineSpec, GgufSpec, ReferenceSpec, VllmSpec
 from mesh.cli.state import State
-from mesh.engine.protocol import ServingEngine
+from mesh.engine.protocol import ServingEngine, identity_of
 from mesh.errors import EnvelopeError, LaunchError
 from mesh.gateway.backends import Route
 from mesh.launch.config import load_config
@@ -24,6 +24,8 @@ from mesh.launch.record import keep, make_record
 from mesh.launch.selection import Wish, choose
 from mesh.schema.envelope import SigningKey
 from tests.launch.recipes import CLUSTERS, recipe_file
+from tests.support.fake_vllm import running
+from tests.support.vllm_folder import write_model_folder
 
 KEY = SigningKey(b"\x07" * 32)
 URL = "http://127.0.0.1:1"
@@ -145,3 +147,23 @@ def test_gateway_does_not_begin_under_the_record_of_another_model(tmp_path: Path
     path.write_bytes(path.read_bytes()[:-1] + b"\x00")
     with pytest.raises(EnvelopeError):
         asyncio.run(begin(ReferenceSpec()))
+
+
+@pytest.mark.parametrize(("args", "dtype"), [('["--dtype", "float32"]', "float32"), ("[]", None)])
+def test_settings_and_identity_of_a_server_follow_from_its_record(tmp_path: Path, args: str, dtype: str | None) -> None:
+    """Nobody tells the gateway the dtype: the command line that was launched does, or nothing."""
+    model = write_model_folder(tmp_path / "model")
+    path = record_at(tmp_path / "a", f"{VLLM}args = {args}\n", "tiny", listing(model))
+
+    async def main() -> None:
+        async with running(others=("another",)) as fake:
+            spec = VllmSpec(fake.url, weights=model, device="cpu")
+            state = State(tmp_path / "state")
+            async with assembled(state, [spec], launches=[path], note=lambda _: None) as mesh:
+                engine = mesh.engine
+                assert engine.recipe_id == "tiny"  # of two that the server has
+                assert engine.settings.get("dtype") == (None if dtype is None else f"told:{dtype}")
+                identity = identity_of(engine)
+                assert (None if identity is None else identity.recipe.compute_dtype) == dtype
+
+    asyncio.run(main())

@@ -210,6 +210,35 @@ def test_checks_go_on_beside_serves_and_beside_each_other(runner: asyncio.Runner
     assert results[2:] == [served] * 3
 
 
+@pytest.mark.parametrize("other", [{"n_ubatch": 48}, {"kv_type": "f16", "n_ubatch": 64}], ids=str)
+def test_prompts_that_begin_alike_are_held_each_against_its_own_outputs(
+    runner: asyncio.Runner, tiny: Path, other: dict[str, Any]
+) -> None:
+    """Whatever came before: the same prompt, a longer one, a shorter one, a difference, one that was called off."""
+    prompts = [LONG, LONG[:100], [*LONG[:130], *PROMPT], LONG[:64], LONG[:65], [*LONG[:47], 9], LONG]
+    asked = {"ignore_eos": True, **SAMPLED}
+
+    async def main() -> list[CheckResult]:
+        engine = await GgufEngine.start(GgufConfig(tiny, "tiny", slots=1, **other))
+        try:
+            outputs = [(await serve(engine, prompt, 30, **asked)).tokens for prompt in prompts]
+            results = []
+            for prompt, output in zip(prompts, outputs, strict=True):
+                changed = (output[0] ^ 1, *output[1:])
+                await asyncio.wait({called_off := asyncio.ensure_future(check(engine, prompt, output, 30, **asked))},
+                                   timeout=0)  # fmt: skip
+                called_off.cancel()
+                results += [await check(engine, prompt, each, 30, **asked) for each in (output, changed, output)]
+            return results
+        finally:
+            await engine.close()
+
+    results = runner.run(main())
+    assert [(one.kind, one.differences[0].at if one.differences else None) for one in results] == [
+        ("agreed", None), ("differs", 0), ("agreed", None)
+    ] * len(prompts)  # fmt: skip
+
+
 async def scored(path: Path, **other: Any) -> tuple[str | None, list[CheckResult], int]:
     """Of an engine of its own: why it decides nothing, the results of an honest output and of two that are changed, and
     its width."""

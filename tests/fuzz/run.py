@@ -33,6 +33,7 @@ from mesh.engine.vllm_stream import EventReader
 from mesh.errors import MeshError
 from mesh.grant.chain import verify_grant
 from mesh.grant.making import close, issue
+from mesh.launch.record import read_record
 from mesh.runtime.archive import read_pack
 from mesh.runtime.candidate import DOCUMENT, Candidate
 from mesh.runtime.descriptor import Descriptor, PackedFile
@@ -46,6 +47,7 @@ from mesh.schema.checkpoint import Checkpoint
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.energy import Energy
 from mesh.schema.envelope import CHECKPOINT_TYPE, RECEIPT_TYPE, seal, verify
+from mesh.schema.launch import Launch
 from mesh.schema.limits import MAX_PAYLOAD_BYTES
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import Receipt
@@ -85,6 +87,7 @@ def decoders() -> dict[str, tuple[Decoder, list[bytes]]]:
         for kind, fields in (
             (ServeRequest, samples.request()), (ServeOutcome, samples.outcome()), (Energy, samples.energy()),
             (Receipt, samples.receipt()), (Checkpoint, samples.checkpoint()),
+            (Launch, samples.launch()),
         )
     }  # fmt: skip
     grant = issue(samples.KEY, {"model-in": [bytes(32)], "max-tokens": 5}, random=bytes)
@@ -108,6 +111,7 @@ def decoders() -> dict[str, tuple[Decoder, list[bytes]]]:
         "checkpoint envelope": (
             lambda data: verify(data, CHECKPOINT_TYPE, TRUST), [seal(checkpoint, samples.KEY).envelope]
         ),
+        "launch record": (read_record, [seal(Launch.from_map(samples.launch()), samples.KEY).envelope]),
         "grant": (lambda data: verify_grant(data, TRUST), [grant, close(verify_grant(grant, TRUST))]),
         "vllm events": (lambda data: list(EventReader().feed(data)), [event * 2 + b"data: [DONE]\n\n"]),
     }  # fmt: skip

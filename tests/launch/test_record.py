@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import cbor2
@@ -23,12 +24,14 @@ KEY = SigningKey(b"\x07" * 32)
 FACTS = {"a": {"weights": "aa x", "image": "sha256:1 []"}, "b": {"weights": "aa x", "image": "sha256:1 []"}}
 
 
-def made(tmp_path: Path, text: str = PINNED) -> tuple[LaunchRecord, Plan]:
+def made(
+    tmp_path: Path, text: str = PINNED, facts: Mapping[str, Mapping[str, str]] = FACTS
+) -> tuple[LaunchRecord, Plan]:
     path = tmp_path / "launch.toml"
     path.write_text(CLUSTERS)
     loaded, file = load_config(path), recipe_file(text)
     plan = make_plan(loaded.config, file, choose(loaded.config, file.recipe, Wish("2nodes")), run="r1")
-    return make_record(plan, loaded, FACTS, model="org/model", launched_ns=5, key=KEY), plan
+    return make_record(plan, loaded, facts, model="org/model", launched_ns=5, key=KEY), plan
 
 
 def signed(fields: dict[str, object], subject: str = "test") -> bytes:
@@ -63,6 +66,14 @@ def test_secret_is_named_and_not_kept(tmp_path: Path) -> None:
     record, _ = made(tmp_path, PINNED + '[env]\nHF_TOKEN = "hf_abc"\n')
     assert b"hf_abc" not in record.data
     assert record.fields["ranks"][0]["environment"]["HF_TOKEN"] == HIDDEN
+
+
+def test_what_hooks_and_copies_print_is_not_kept(tmp_path: Path) -> None:
+    more = {"before_serve": "hf_abc", "stage org/model": "copied x\n" * 10**6}
+    said = {name: {**found, **more} for name, found in FACTS.items()}
+    record, _ = made(tmp_path, facts=said)
+    assert set(record.fields["ranks"][0]["found"]) == {"weights", "image"}
+    assert b"hf_abc" not in record.data
 
 
 def test_other_bytes_or_another_signer_are_refused(tmp_path: Path) -> None:

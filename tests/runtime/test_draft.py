@@ -122,6 +122,21 @@ def test_a_folder_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("kind")
+def test_what_can_neither_be_listed_nor_locked_is_no_reason_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(draft.fcntl, "flock", refuse)
+        patched.setattr(draft.os, "listdir", refuse)
+        with new_folder(tmp_path / "new"), new_file(tmp_path / "file", 0o644):
+            pass
+    assert names(tmp_path) == ["file", "new"]
+
+
+@pytest.mark.usefixtures("kind")
 def test_what_was_left_behind_goes_with_the_next(tmp_path: Path) -> None:
     """What somebody is making stays, as does what only looks like a draft."""
     left = tmp_path / f"{PREFIX}left"

@@ -121,6 +121,29 @@ def receipt() -> dict[str, Any]:
     }
 
 
+def launch() -> dict[str, Any]:
+    """Every field filled."""
+    return {
+        "v": "mesh/1",
+        "signer": KEY.public,
+        "launched_ns": 1_790_000_000_000_000_000,
+        "run": "20260921T141320-a1b2c3",
+        "recipe": "smollm2",
+        "engine": "vllm",
+        "model": "smollm2-135m",
+        "recipe_digest": digest(40),
+        "config_digests": [digest(41)],
+        "allowed_levers": ["--seed"],
+        "pinned_files": {"model.safetensors": "sha256:" + "a1" * 32},
+        "ranks": [
+            {"rank": 0, "node": "n0", "argv": ["vllm", "serve"], "environment": {"A": "b"}, "found": {"image": "c"}},
+        ],
+        "engine_version": "0.32.0",
+        "model_revision": "1" * 40,
+        "image": "registry.example/img",
+    }
+
+
 def checkpoint() -> dict[str, Any]:
     return {
         "v": "mesh/1",

@@ -60,6 +60,7 @@ WHOLE = {
     "disclosure": samples.disclosure(),
     "grant-block": samples.grant_block(),
     "frame": samples.frame(),
+    "launch": samples.launch(),
 }
 
 

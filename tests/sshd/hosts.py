@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,18 +34,22 @@ class Sshd:
     folder: Path
     port: int
     address: str = "127.0.0.1"
-    process: subprocess.Popen[str] | None = None
+    process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
-            [os.environ["MESH_SSHD"], "-D", "-e", "-f", str(self.folder / "sshd_config")],
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if "Server listening" in line:
-                return
-        raise AssertionError(f"sshd ended with {self.process.wait()}")
+        """It logs into a file: a pipe that nobody reads is full after some hundreds of sessions, and stops it."""
+        before = self._listened()
+        with (self.folder / "sshd.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [os.environ["MESH_SSHD"], "-D", "-e", "-f", str(self.folder / "sshd_config")], stderr=log
+            )
+        while self._listened() == before:
+            assert self.process.poll() is None, (self.folder / "sshd.log").read_text()
+            time.sleep(0.01)
+
+    def _listened(self) -> int:
+        log = self.folder / "sshd.log"
+        return log.read_text(errors="replace").count("Server listening") if log.exists() else 0
 
     def stop(self) -> None:
         """The listener and every session of it."""
@@ -54,8 +59,6 @@ class Sshd:
             _kill(pid)
         self.process.kill()
         self.process.wait()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
         self.process = None
 
     @property

@@ -27,7 +27,7 @@ from tests.sshd.hosts import Site, Sshd, free_port, make_user_key, write_site, w
 UNSHARED = ("unshare", "-nm", "--pid", "--fork", "--kill-child", "--mount-proc")
 PORT = 30_000
 START_S = 60
-SILENCE_S = 8  # long enough for a server on a busy machine, short enough for a test to wait for
+SILENCE_S = 12  # long enough for a server on a busy machine, short enough for a test to wait for
 _DONE = "done-by-the-network"
 _OWN = ("bash", "sshd", "sshd-session", "sshd-auth", "unshare", "ip", "tail")  # what keeps a host, and lets in
 
@@ -92,8 +92,13 @@ class Network(Site):
             return
         count = self._listened(host)
         init = self._init(host)
-        (server,) = Path(f"/proc/{init}/task/{init}/children").read_text().split()
-        os.kill(int(server), signal.SIGKILL)
+        servers = []
+        for child in Path(f"/proc/{init}/task/{init}/children").read_text().split():
+            with contextlib.suppress(OSError):  # sessions of an earlier server may have come to it, and end
+                if b"sshd_config" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    servers.append(int(child))
+        (server,) = servers
+        os.kill(server, signal.SIGKILL)
         self._until_listening(host, count + 1)
 
     def processes(self, host: int) -> dict[int, str]:

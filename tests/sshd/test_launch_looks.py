@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import asyncssh
 
+from tests.sshd.following import ended
+
 if TYPE_CHECKING:
     from tests.sshd.hosts import Site
 
@@ -89,7 +91,7 @@ def test_run_of_two_nodes_is_listed_looked_at_read_and_told_from_a_dead_one(two:
     assert f"tmux -L mesh-{run} attach -r" in screens["attach"]["n1"]
     following = two.begin("logs", "both", "--follow")
     assert following.stdout is not None
-    with following:
+    with ended(following):
         assert {following.stdout.readline() for _ in range(2)} == {"n0: rank 0 is up\n", "n1: rank 1 is up\n"}
         for pid in marked(run):
             os.kill(pid, signal.SIGKILL)
@@ -108,7 +110,7 @@ def test_logs_that_are_followed_end_well_where_the_run_is_stopped(one: Site) -> 
     assert one.mesh("serve", "ref").returncode == 0
     following = one.begin("logs", "ref", "--follow", "--tail", "1000")
     assert following.stdout is not None
-    with following:
+    with ended(following):
         next(line for line in following.stdout if line.startswith("n0: ") and "serving reference" in line)
         assert one.mesh("stop", "ref").returncode == 0
         rest = following.stdout.read()
@@ -144,7 +146,7 @@ def test_looks_go_on_and_are_kept_for_pages_to_show(one: Site) -> None:
 
     watching = one.begin("health", "--watch", "--every", "1")
     assert watching.stdout is not None
-    with watching:
+    with ended(watching):
         lines = {watching.stdout.readline() for _ in range(2)}
         watching.send_signal(signal.SIGTERM)
         watching.stdout.read()

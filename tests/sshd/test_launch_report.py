@@ -8,6 +8,8 @@ import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+from tests.sshd.following import ended
+
 if TYPE_CHECKING:
     from tests.sshd.hosts import Site
 
@@ -49,13 +51,14 @@ def test_page_of_launches_looks_at_the_nodes_by_itself_and_a_gateway_shows_the_s
     one.reference()
     web = one.begin("web", "--port", "0", "--every", "1", "--json")
     assert web.stdout is not None
-    with web:
+    with ended(web):
         lines = []
         while "}" not in (line := web.stdout.readline()):
+            assert line
             lines.append(line)
         url = json.loads("".join([*lines, line]))["url"]
         assert one.mesh("serve", "ref").returncode == 0
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while True:
             told = asked(f"{url}/mesh/v1/launches")
             ready = [run for run in told["runs"] if run.get("readiness") == "ready"]
