@@ -62,8 +62,6 @@ def open_file(path: Path, steward: bytes) -> Opened:
             if isinstance(e, sqlite3.Error) and primary_code(e) == sqlite3.SQLITE_NOTADB:
                 raise LedgerCorrupt(f"{path}: is not a ledger") from None
             raise translate(e, path) from None
-        if isinstance(e, UnicodeDecodeError):  # a damaged name of a column or table, in SQLite's own words
-            raise LedgerCorrupt(f"ledger {path}: damaged ({e.reason})") from None
         raise
 
 

@@ -242,8 +242,6 @@ class LedgerReader:
                 db.close()
             if isinstance(e, FAULTS):
                 raise translate(e, self._path) from None
-            if isinstance(e, UnicodeDecodeError):  # a damaged name of a column or table, in SQLite's own words
-                raise LedgerCorrupt(f"ledger {self._path}: damaged ({e.reason})") from None
             raise
         with self._lock:
             if pooled and not self._closed and len(self._idle) < IDLE_CONNECTIONS:

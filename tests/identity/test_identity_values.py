@@ -12,6 +12,7 @@ import pytest
 import mesh.identity
 from mesh.errors import (
     EncodingError,
+    FingerprintError,
     LayerError,
     MovingReference,
     RecipeNotCertified,
@@ -24,6 +25,7 @@ from mesh.identity.coverage import coverage_gap
 from mesh.identity.document import MAX_DEPTH, MAX_DIGITS, MAX_DOCUMENT_BYTES, parse_document
 from mesh.identity.evidence import MAX_NODES, MIN_NODES, ForwardEvidence
 from mesh.identity.fields import MAX_INTEGER, SHOWN, check_integer, check_object, kind_of
+from mesh.identity.handshake import check_handshake
 from mesh.identity.mismatch import explain
 from mesh.identity.recipe import RuntimeRecipe
 from mesh.identity.registry import RecipeStatus, Registry
@@ -140,6 +142,30 @@ def test_a_document_is_refused_in_words_that_say_where(data, said):
     assert str(caught.value) == said
 
 
+@pytest.mark.parametrize(
+    ("data", "parts"),
+    [
+        (b"7", 0), (b'"a"', 1), (b"[]", 1), (b'["a","b"]', 4), (b'{"a":[1,2]}', 4), (b'["a\\",[","b"]', 4),
+        (b'[{"a":{}},[[]]]', 7), (b"[" + b",".join([b"1"] * 1000) + b"]", 1000), (b'[""]', 2), (b'["\\\\",1]', 3),
+    ],
+)  # fmt: skip
+def test_parts_of_a_document_are_counted_before_it_is_made(data, parts):
+    assert parse_document(data, "x", max_parts=parts) == json.loads(data)
+    assert parse_document(data, "x", max_parts=parts + 1) == json.loads(data)
+    if parts:
+        with pytest.raises(EncodingError, match=rf"^x: over {parts - 1} strings and separators$"):
+            parse_document(data, "x", max_parts=parts - 1)
+
+
+def test_a_reader_of_documents_has_bounds_and_numbers_of_its_own():
+    assert parse_document(b"[[5]]", "x", max_bytes=5, max_depth=2) == [[5]]
+    with pytest.raises(EncodingError, match=r"^x: over 4 bytes$"):
+        parse_document(b"[[5]]", "x", max_bytes=4)
+    with pytest.raises(EncodingError, match=r"^x: nested deeper than 1$"):
+        parse_document(b"[[5]]", "x", max_depth=1)
+    assert parse_document(b"[5, 1.5]", "x", integer=lambda text: -int(text), fraction=lambda text: 0.0) == [-5, 0.0]
+
+
 def test_a_key_that_is_there_twice_is_shown_shortly():
     name = "k" * 100
     with pytest.raises(EncodingError) as caught:
@@ -166,8 +192,9 @@ def test_a_cut_may_have_any_digest_but_the_wholes():
     for content, source in ((WHOLE, OTHER), (OTHER, WHOLE)):
         one = ArtifactIdentity("a", "1", content, "llama", CONFIG, 4, DerivativeBinding(source, 0, 2))
         assert one.source_digest == source
-    with pytest.raises(LayerError):
-        ArtifactIdentity("a", "1", WHOLE, "llama", CONFIG, 4, DerivativeBinding(WHOLE, 0, 2))
+    for same in (WHOLE, "".join(WHOLE[:32] for _ in range(2))):  # the second is another object
+        with pytest.raises(LayerError):
+            ArtifactIdentity("a", "1", WHOLE, "llama", CONFIG, 4, DerivativeBinding(same, 0, 2))
 
 
 def test_a_cut_covers_what_lies_within_it():
@@ -253,6 +280,7 @@ def test_what_is_asked_for_beside_a_route_is_named():
         lambda: check_route([identity()], Registry()),  # type: ignore[misc]
         lambda: require_route([identity()], Registry()),  # type: ignore[misc]
         lambda: route.evidence("s", 1, 1),  # type: ignore[misc]
+        lambda: parse_document(b"1", "x", 5),  # type: ignore[misc]
     ):
         with pytest.raises(TypeError):
             call()
@@ -317,6 +345,45 @@ def test_evidence_is_refused_in_words_that_say_what_it_has_to_be(field, value, s
     with pytest.raises(SchemaError) as caught:
         ForwardEvidence.from_map({**evidence().to_map(), field: value})
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("digest", ["00" * 32, "ff" * 32])
+@pytest.mark.parametrize("name", ["model_artifact_digest", "runtime_recipe_digest"])
+def test_a_declared_digest_is_refused_whichever_is_the_larger(name, digest):
+    with pytest.raises(FingerprintError, match=f"fingerprint.{name}: {digest}"):
+        identity(fingerprint={**identity().fingerprint.to_map(), name: digest})
+
+
+@pytest.mark.parametrize("at", [2**63, 2**63 + 1, 2**70, -1])
+def test_evidence_is_of_a_time_that_64_bits_hold(at):
+    with pytest.raises(SchemaError, match=r"evidence\.certified_at_ns: expected Unix nanoseconds, 0 to 2\^63-1"):
+        evidence(certified_at_ns=at)
+
+
+def test_long_values_beyond_latin_are_shown_where_they_part():
+    was, is_ = ("".join(chr(0x4E00 + number % 3) for number in range(100)) + end for end in ("x", "y"))
+    (only,) = explain(identity(recipe__backend_id=was), identity(recipe__backend_id=is_))
+    assert only.detail == f"backend_id is ...'{is_[-21:]}', expected ...'{was[-21:]}'"
+
+
+def test_evidence_is_read_from_json():
+    one = evidence()
+    assert ForwardEvidence.from_json(json.dumps(one.to_map()).encode()) == one
+    with pytest.raises(EncodingError, match="evidence: not JSON"):
+        ForwardEvidence.from_json(b"{")
+
+
+def test_a_peer_differs_whichever_digest_is_the_larger():
+    others = [identity(recipe__kv_dtype=f"f{number}", artifact__architecture=f"a{number}") for number in range(8)]
+    mine = identity().fingerprint
+    for half in ("model_artifact_digest", "runtime_recipe_digest"):
+        found = {getattr(each.fingerprint, half) < getattr(mine, half) for each in others}
+        assert found == {True, False}, "both kinds are among them"
+    for other in others:
+        assert [one.field for one in check_handshake(identity(), other.fingerprint.to_map())] == [
+            "model_artifact_digest", "runtime_recipe_digest",
+        ]  # fmt: skip
+        assert [one.field for one in explain(identity(), other)] == ["architecture", "kv_dtype"]
 
 
 def test_evidence_fills_its_bounds():
