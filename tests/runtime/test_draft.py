@@ -97,6 +97,34 @@ def test_a_folder_that_takes_no_file_is_named(number: int, tmp_path: Path, monke
     assert (caught.value.errno, caught.value.filename) == (number, str(tmp_path / "new"))
 
 
+def test_where_nothing_can_be_linked_no_other_file_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def appears(*_: object, **__: object) -> None:
+        (tmp_path / "new").write_bytes(b"theirs")
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(draft, "_UNNAMED", 0)
+    monkeypatch.setattr(os, "link", appears)
+    with pytest.raises(PermissionError, match=r"new'$"), new_file(tmp_path / "new", 0o644):
+        pass
+    assert (tmp_path / "new").read_bytes() == b"theirs"
+    assert names(tmp_path) == ["new"]
+
+
+def test_a_named_file_sweeps_too_and_takes_nothing_of_other_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft, "_UNNAMED", 0)
+    (tmp_path / f"{PREFIX}left").write_bytes(b"left")
+    with monkeypatch.context() as patched:
+        patched.setattr(draft.os, "geteuid", lambda: (tmp_path / f"{PREFIX}left").stat().st_uid + 1)
+        with new_file(tmp_path / "one", 0o644):
+            pass
+    assert names(tmp_path) == [f"{PREFIX}left", "one"]
+    with new_file(tmp_path / "two", 0o644):
+        pass
+    assert names(tmp_path) == ["one", "two"]
+
+
 def test_a_folder_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("new", "empty", "n" * 255):
@@ -208,10 +236,13 @@ def test_killed_while_it_packs_or_unpacks_nothing_stays(folder: Path, tmp_path: 
 FULL = """
 import resource, sys
 from pathlib import Path
+from mesh.runtime import draft
 from mesh.runtime.oci import write_layout
 from mesh.runtime.packing import pack
 from mesh.runtime.unpacking import unpack
-resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]),) * 2)
+if sys.argv[5] == "named":
+    draft._UNNAMED = 0
 try:
     {"pack": pack, "unpack": unpack, "oci": write_layout}[sys.argv[1]](Path(sys.argv[2]), Path(sys.argv[3]))
 except OSError as e:
@@ -219,18 +250,25 @@ except OSError as e:
 """
 
 
-@pytest.mark.parametrize("command", ["pack", "unpack", "oci"])
-def test_where_no_more_can_be_written_the_target_is_named(command: str, folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "limit", "kind"),
+    [("pack", 1 << 20, ""), ("pack", 9000, ""), ("pack", 9000, "named"), ("unpack", 1 << 20, ""), ("oci", 1 << 20, "")],
+)  # 9000: what is left to write when all is handed over
+def test_where_no_more_can_be_written_the_target_is_named(
+    command: str, limit: int, kind: str, folder: Path, tmp_path: Path
+) -> None:
     from mesh.runtime.packing import pack
 
-    (folder / "large.dat").write_bytes(bytes(2 << 20))
+    if limit > 9000:
+        (folder / "large.dat").write_bytes(bytes(2 << 20))
     source = folder
     if command != "pack":
         source = tmp_path / "in.letsinfer"
         pack(folder, source)
     before = names(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", FULL, command, source, tmp_path / "target"], cwd=ROOT, check=False, capture_output=True
-    )
+        [sys.executable, "-c", FULL, command, source, tmp_path / "target", str(limit), kind],
+        cwd=ROOT, check=False, capture_output=True,
+    )  # fmt: skip
     assert (done.stdout.decode().strip(), done.stderr) == (str(tmp_path / "target"), b"")
     assert names(tmp_path) == before

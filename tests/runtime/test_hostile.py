@@ -174,6 +174,7 @@ LISTED = {
     "case of a folder below": ({"a/B/c": b"", "a/b/d": b"", "a/c": b""}, "its folder collides with 'a/B' where"),
     "case of a file in a folder": ({"a/X": b"", "a/x": b""}, "member 'a/x': collides with 'a/X'"),
     "composition": ({"e\u0301": b"", "\u00e9": b""}, "collides with"),
+    "composition, then case": ({"\u03b1\u0345\u0301": b"", "\u03b1\u0301\u0345": b""}, "collides with"),
     "NUL": ({"a\0b": b""}, "holds a control character"),
     "drive": ({"C:\\evil": b""}, "an absolute path"),
     "control": ({"a\x1b[2J": b""}, "holds a control character"),
