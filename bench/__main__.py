@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from bench.measure import FULL, QUICK, Comparison, Plan, Row, measure
@@ -23,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, help="folder for results.json and RESULTS.md (default: bench/)")
     args = parser.parse_args(argv)
-    chosen = [row for row in ROWS if not args.only or any(word in row.name for word in args.only)]
+    chosen = [row for row in ROWS if not args.only or any(map(partial(_means, row.name), args.only))]
     if not chosen:
         parser.error(f"no row is called {' or '.join(args.only)}: there are {', '.join(row.name for row in ROWS)}")
     if args.out is None and (args.quick or (args.only and not args.keep)):
@@ -43,6 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if row.reason is not None:
             print(f"bench: SKIPPED: {row.name}: {row.reason}", file=sys.stderr)
     return 0
+
+
+def _means(name: str, word: str) -> bool:
+    """A word that is the whole name of a row means that row alone."""
+    return word == name if any(word == row.name for row in ROWS) else word in name
 
 
 def _kept(file: Path) -> dict[str, Row]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mesh.errors import ModelFileError
-from mesh.identity.safetensors import layer_of, layers_of, tensor_digests
+from mesh.identity.safetensors import layer_of, layers_of, tensor_digests, tensor_shapes
 
 ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
@@ -101,6 +101,19 @@ def test_tensor_in_two_files_is_refused(tmp_path):
     files = write(tmp_path / "a.safetensors", {"one": ONE}) | write(tmp_path / "b.safetensors", {"one": ONE})
     with pytest.raises(ModelFileError, match=r"b\.safetensors: tensor 'one' is in another file too"):
         tensor_digests(files)
+
+
+def test_a_long_name_is_shown_shortly(tmp_path):
+    long, shown = "t" * 100, f"'{'t' * 80}'"
+    files = write(tmp_path / "a.safetensors", {long: ONE}) | write(tmp_path / "b.safetensors", {long: ONE})
+    for read in (tensor_digests, tensor_shapes):
+        with pytest.raises(ModelFileError, match=rf"tensor {shown} is in another file too"):
+            read(files)
+    with pytest.raises(ModelFileError, match=rf"tensor {shown}: expected a type"):
+        tensor_digests(write(tmp_path / "c.safetensors", {long: 5}))
+    twice = f'{{"{long}": 1, "{long}": 2}}'.encode()
+    with pytest.raises(ModelFileError, match=rf"its header has {shown} twice"):
+        tensor_digests(write(tmp_path / "d.safetensors", twice))
 
 
 def test_layers_are_told_by_the_names_of_tensors():

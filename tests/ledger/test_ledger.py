@@ -128,6 +128,32 @@ def test_seal_that_fails_leaves_its_neighbours_alone(ledger, maker):
     assert [i.serve_id for i in ledger.open_intents()] == [ids[3]]
 
 
+@pytest.mark.parametrize("stray", [None, 0, 20, 37])
+def test_rows_that_are_written_together_are_what_they_are_alone(ledger, maker, stray):
+    """Seals and intents of one transaction, more than go into a statement; `stray` has no intent."""
+    ids, later = [maker.serve_id(n) for n in range(38)], [maker.serve_id(n, 1) for n in range(38)]
+    for n, serve_id in enumerate(ids):
+        if n != stray:
+            ledger.open_intent(maker.intent(serve_id, caller=f"caller {n}")).result()
+    entered, gate = threading.Event(), threading.Event()
+    hold = ledger._group.submit(lambda _: (entered.set(), gate.wait(30))[1])
+    assert entered.wait(10)
+    sealing = []
+    for serve_id, other in zip(ids, later, strict=True):
+        sealing.append(ledger.seal(serve_id, maker.sealing(serve_id)))
+        ledger.open_intent(maker.intent(other))
+    gate.set()
+    hold.result()
+    if stray is not None:
+        with pytest.raises(LedgerError, match="no open intent"):
+            sealing.pop(stray).result()
+    sealed = [future.result() for future in sealing]
+    entries = list(ledger.reader.receipts())
+    assert [entry.envelope for entry in entries] == [one.envelope for one in sealed]
+    assert [entry.caller for entry in entries] == [f"caller {n}" for n in range(38) if n != stray]
+    assert {intent.serve_id for intent in ledger.open_intents()} == set(later)
+
+
 def test_future_cancelled_before_its_turn_does_nothing(ledger, maker):
     entered, gate = threading.Event(), threading.Event()
     hold = ledger._group.submit(lambda _: (entered.set(), gate.wait(30))[1])
