@@ -12,6 +12,7 @@ from mesh.blueprint import certificate as certificates
 from mesh.blueprint.body import Body, encode_body
 from mesh.blueprint.certificate import CERTIFICATE_BYTES, SIGNED_BYTES, Certificate, certify
 from mesh.blueprint.container import HEADER, Container, Disk, Inline, Internal, Locator, Remote, Source, head_of
+from mesh.blueprint.revocation import Revocations
 from mesh.blueprint.sealing import sign
 from mesh.blueprint.signature import KEY_BYTES, SIGNATURE_BYTES, PublicKey, SecretKey
 from mesh.blueprint.verification import Blueprint, Policy, Served, check_lineage, read_unverified, verify
@@ -185,6 +186,39 @@ def test_inline_module_for_another_machine_is_refused_whatever_the_body_says_of_
             checked(kbp(body(payload), payload=payload))
     for payload in (head + b"\x3e\x00 code", head + b"\xff\xff code", b"no ELF file"):
         assert checked(kbp(body(payload), payload=payload)).signed
+
+
+def test_block_without_certificates_or_with_a_kernel_twice_is_none() -> None:
+    container = Container.of_bytes(kbp())
+    block = container.signature_block
+    kernel = block[_KERNELS_AT - _BLOCK_AT + 2 :]
+    bare = b"\0" + block[1 + 2 * CERTIFICATE_BYTES :]
+    twice = block[: _KERNELS_AT - _BLOCK_AT] + b"\2\0" + kernel * 2
+    for made, told in ((bare, "0 certificates"), (twice, "do not ascend")):
+        data = head_of(container.body, container.locators(), made) + PAYLOAD + made
+        with pytest.raises(SignerError, match=told):
+            checked(data)
+
+
+def test_inline_module_that_is_shorter_than_its_pin_is_refused() -> None:
+    made = body()
+    modules = (replace(made.modules[0], length=len(PAYLOAD) + 1),)
+    with pytest.raises(KernelError, match=f"{len(PAYLOAD)} bytes inline, expected {len(PAYLOAD) + 1}"):
+        checked(kbp(replace(made, modules=modules)))
+
+
+def test_list_names_each_id_once_and_has_a_time() -> None:
+    def listed(count: int, until_s: int) -> bytes:
+        head = b"MKRL\1\0\0\0" + b"".join(n.to_bytes(8, "little") for n in (1, NOW_S, until_s)) + ROOT.public.id
+        head += count.to_bytes(4, "little") + b"i" * 32 * count
+        return head + ROOT.sign("revocations", head)
+
+    roots = {ROOT.public.id: ROOT.public}
+    assert Revocations.from_bytes(listed(1, NOW_S + 1), roots).ids == {b"i" * 32}
+    with pytest.raises(ChainError, match="do not ascend"):
+        Revocations.from_bytes(listed(2, NOW_S + 1), roots)
+    with pytest.raises(ChainError, match="which is never"):
+        Revocations.from_bytes(listed(1, NOW_S), roots)
 
 
 # --- who signed

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.blueprint.bodies import PAYLOAD, kbp
 from tests.support.tiny_gguf import write_tiny_gguf
 
 LATER = "2100-01-01T00:00:00Z"
@@ -202,38 +203,41 @@ def test_title_makes_no_line_of_its_own(mesh: Any, at: Path, model: Path) -> Non
     assert "revision: 1 -> 9" not in mesh("blueprint", "diff", str(at / "one"), str(at / "two")).out.splitlines()
 
 
-def test_lite_file_says_where_its_modules_are(mesh: Any, at: Path, model: Path) -> None:
-    from mesh.engine.gguf_blueprint import compiled_module
-
-    built = told(mesh, "build", "--gguf", model, "--out", at / "one")
-    (at / "modules").mkdir()
-    (at / "modules" / "xllamacpp.abi3.so").symlink_to(compiled_module())
-    assert told(mesh, "full", at / "one", "--out", at / "full")["blueprint_id"] == built["blueprint_id"]
+def test_lite_file_says_where_its_modules_are(mesh: Any, at: Path) -> None:
+    modules, whole = at / "modules", kbp()
+    modules.mkdir()
+    (modules / "lib.so").write_bytes(PAYLOAD)
+    (at / "full").write_bytes(whole)
+    (at / "bare").write_bytes(kbp(full=False))
+    told(mesh, "full", at / "bare", "--kernels", modules, "--out", at / "filled")
     for where, source in (
-        (str(at / "modules"), {"source": "disk", "path": f"{at}/modules/xllamacpp.abi3.so"}),
-        ("https://host.invalid/m/", {"source": "remote", "url": "https://host.invalid/m/xllamacpp.abi3.so"}),
+        (str(modules), {"source": "disk", "path": f"{modules}/lib.so"}),
+        ("https://host.invalid/m/", {"source": "remote", "url": "https://host.invalid/m/lib.so"}),
     ):
-        for path in ("one", "full"):
-            told(mesh, "lite", at / path, "--at", where, "--out", at / "lite")
-            seen = told(mesh, "inspect", at / "lite")
-            assert (seen["blueprint_id"], seen["form"]) == (built["blueprint_id"], "lite, an unsigned preview")
-            assert {**seen["locators"][0], **source} == seen["locators"][0]
-            if "path" in source:
-                told(mesh, "full", at / "lite", "--out", at / "again")
-                assert (at / "again").read_bytes() == (at / "full").read_bytes()
-                (at / "again").unlink()
+        for number, path in enumerate(("bare", "full")):
+            lite, again = at / f"{source['source']}-{number}", at / f"again-{source['source']}-{number}"
+            told(mesh, "lite", at / path, "--at", where, "--out", lite)
+            seen = told(mesh, "inspect", lite)
+            assert (seen["form"], {**seen["locators"][0], **source}) == ("lite", seen["locators"][0])
+            if source["source"] == "disk":
+                told(mesh, "full", lite, "--out", again)
             else:
-                refused = told(mesh, "full", at / "lite", "--out", at / "no", code=10)["error"]
+                refused = told(mesh, "full", lite, "--out", at / "no", code=10)["error"]
                 assert f"at {source['url']}: it is not fetched here" in refused["message"]
-                told(mesh, "full", at / "lite", "--kernels", at / "modules", "--out", at / "again")
-                (at / "again").unlink()
-            (at / "lite").unlink()
+                told(mesh, "full", lite, "--kernels", modules, "--out", again)
+            assert again.read_bytes() == (at / ("filled" if path == "bare" else "full")).read_bytes()
     refused = told(mesh, "lite", at / "full", "--at", "modules", "--out", at / "no", code=2)["error"]
     assert "expected a folder from / on" in refused["message"]
-    (at / "modules" / "xllamacpp.abi3.so").unlink()
-    (at / "modules" / "xllamacpp.abi3.so").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\xb7\x00")
-    refused = told(mesh, "full", at / "one", "--kernels", at / "modules", "--out", at / "no", code=10)["error"]
-    assert (refused["code"], "compiled for aarch64" in refused["message"]) == ("kernel", True)
+    refused = told(mesh, "full", at / "bare", "--out", at / "no", code=10)["error"]
+    assert "kernel module 'lib.so' of lib 1: not found; --kernels names a folder" in refused["message"]
+    for data, message in (
+        (b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00\xb7\x00", "compiled for aarch64"),
+        (PAYLOAD + b"!", "lib.so is 69 bytes with SHA-256"),
+    ):
+        (modules / "lib.so").write_bytes(data)
+        for path in ("bare", "disk-0"):
+            refused = told(mesh, "full", at / path, "--kernels", modules, "--out", at / "no", code=10)["error"]
+            assert (refused["code"], message in refused["message"]) == ("kernel", True)
     assert not (at / "no").exists()
 
 

@@ -200,6 +200,7 @@ SAMPLES = (
     (("mesh/grant",), 100),
     (("mesh/identity",), 60),
     (("mesh/runtime",), 60),
+    (("mesh/blueprint",), 60),
 )
 # What is imported before pytest starts is not rewritten, and need not be.
 PYTEST = (
