@@ -30,6 +30,8 @@ serve: $(VENV)/.base  ## serve the demo's model on loopback, state in ./state
 
 # A process per core, each of which takes whole files: what a file's tests share is made once. They start a few hundred
 # interpreters, and where none may keep compiled modules each compiles the package anew.
+# Some read public documents of others in place: in the folder that MESH_CORPORA names, else in ../shared/corpora; where
+# there is none they are skipped, and say so.
 test test-deep: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev  ## the tests, without those that are heavy
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not deep"

@@ -22,7 +22,7 @@ from mesh.cli.starting import start_engine
 from mesh.engine import excess
 from mesh.errors import CandidateError, EngineFailed, EngineUnavailable, EngineUnsupported, ModelFileError, UsageError
 from mesh.runtime.packing import pack
-from tests.runtime.conftest import MACOS, PARALLEL, VLLM, document, runtime_json
+from tests.runtime.candidates import MACOS, PARALLEL, VLLM, document, runtime_json
 from tests.support.candidates import SMOLLM2, bound, own_document, tiny_candidate, write_candidate
 
 
@@ -209,7 +209,7 @@ def test_a_start_is_held_to_memory_and_time(tmp_path: Path, monkeypatch: pytest.
 
 
 def vllm(tmp_path: Path, **changes: Any) -> tuple[Path, Path, dict[str, Any]]:
-    """A published candidate of vLLM, made for the processor of this machine."""
+    """Our candidate of vLLM, made for the processor of this machine."""
     value = document(VLLM)
     value["target"]["platform"] = f"linux/{candidates.machine()}"
     value["target"]["accelerator"].update(vendor="cpu", architecture="any")
@@ -227,10 +227,10 @@ def test_a_candidate_of_vllm_becomes_a_server_of_our_own(tmp_path: Path) -> None
     folder, models, value = vllm(tmp_path, environment={"VLLM_MARLIN_USE_ATOMIC_ADD": "1"})
     spec = spec_of_candidate(folder, models, executable="/opt/vllm")
     assert isinstance(spec, VllmSpec)
-    assert (spec.name, spec.slots, spec.start_s, spec.device) == (value["id"], 48, 3600, "cpu")
+    assert (spec.name, spec.slots, spec.start_s, spec.device) == (value["id"], 20, 2400, "cpu")
     assert spec.executable == "/opt/vllm"
     assert spec.environment == (("VLLM_MARLIN_USE_ATOMIC_ADD", "1"),)
-    draft = models / "nvidia--nvidia-nemotron-3.5-lightning-30b-a3b-nvfp4-dspark" / value["artifacts"][1]["revision"]
+    draft = models / "example-lab--harbour-14b-draft" / value["artifacts"][1]["revision"]
     assert list(spec.flags) == [
         str(draft) if flag == "${artifact:draft}" else flag for flag in value["engine"]["arguments"]
     ]
@@ -280,7 +280,7 @@ def test_a_snapshot_is_held_to_what_its_client_wrote_down(tmp_path: Path) -> Non
 
     folder, models, value = vllm(tmp_path)
     artifact = value["artifacts"][0]
-    snapshot = models / "nvidia--nvidia-nemotron-3.5-lightning-30b-a3b-nvfp4" / artifact["revision"]
+    snapshot = models / "example-lab--harbour-14b-fp8" / artifact["revision"]
     notes = snapshot / ".cache" / "huggingface" / "download"
     notes.mkdir(parents=True)
     (snapshot / "model.safetensors").write_bytes(b"weights")

@@ -12,17 +12,26 @@ import pytest
 
 from mesh.cli import progress
 from mesh.cli.progress import following
-from tests.runtime.conftest import CORPUS, EXPECTED, MACOS, PARALLEL, VLLM, document, write_tree
+from tests.runtime.candidates import MACOS, PARALLEL, VLLM, document, release, runtime_json
+from tests.runtime.trees import TREES, expected_pack, write_tree
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(CORPUS / "schema6" / PARALLEL, tmp_path / PARALLEL))
+    return published(tmp_path / PARALLEL)
+
+
+def published(folder: Path, candidate: str = PARALLEL) -> Path:
+    """A candidate as a catalogue takes it; that of macOS says that a consensus is beside it."""
+    folder.mkdir()
+    (folder / "runtime.json").write_bytes(runtime_json(candidate))
+    (folder / "release.json").write_text(json.dumps(release(qualified=candidate == MACOS)))
+    return folder
 
 
 def test_validate_says_what_is_good(mesh, folder: Path) -> None:
     result = mesh("runtime", "validate", folder)
-    assert (result.code, result.out) == (0, f"good: {PARALLEL} 0.1.0-rc.1\n")
+    assert (result.code, result.out) == (0, f"good: {PARALLEL} 0.9.1-rc.4\n")
     told = mesh("runtime", "validate", folder, "--json").json
     assert told["valid"]
     assert told["candidate"]["id"] == PARALLEL
@@ -83,28 +92,28 @@ def test_validate_looks_at_the_folder_too(mesh, folder: Path, tmp_path: Path) ->
 
 def test_pack_verify_unpack_and_oci_agree(mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    expected = EXPECTED["packs"][1]
-    source = write_tree(tmp_path / PARALLEL, expected["files"])
+    expected = expected_pack(TREES["sizes and modes"])
+    source = write_tree(tmp_path / PARALLEL, TREES["sizes and modes"])
     packed = mesh("runtime", "pack", source, "--json")
     assert packed.code == 0
-    assert packed.json["archive_digest"] == f"sha256:{expected['archive_sha256']}"
-    assert packed.json["runtime_digest"] == f"sha256:{expected['descriptor_sha256']}"
+    assert packed.json["archive_digest"] == f"sha256:{expected.archive_sha256}"
+    assert packed.json["runtime_digest"] == f"sha256:{expected.descriptor_sha256}"
     path = Path(packed.json["path"])
-    assert path.name == f"{PARALLEL}-0.1.0-rc.1.letsinfer"
+    assert path.name == f"{PARALLEL}-0.9.1-rc.4.letsinfer"
     assert mesh("runtime", "pack", source).code == 3  # it is there already
 
     verified = mesh("runtime", "verify", path, "--digest", packed.json["archive_digest"])
     assert verified.code == 0
-    assert f"archive digest  sha256:{expected['archive_sha256']}" in verified.out
+    assert f"archive digest  sha256:{expected.archive_sha256}" in verified.out
     assert mesh("runtime", "verify", path, "--digest", "0" * 64).code == 10
 
     layout = tmp_path / "layout"
     described = mesh("runtime", "oci", path, "--out", layout, "--json")
-    assert described.json["manifest_digest"] == f"sha256:{expected['oci_manifest_sha256']}"
+    assert described.json["manifest_digest"] == f"sha256:{expected.oci_manifest_sha256}"
     for blob in (layout / "blobs" / "sha256").iterdir():
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
     index = json.loads((layout / "index.json").read_bytes())
-    manifest = json.loads((layout / "blobs" / "sha256" / expected["oci_manifest_sha256"]).read_bytes())
+    manifest = json.loads((layout / "blobs" / "sha256" / expected.oci_manifest_sha256).read_bytes())
     assert index["manifests"][0]["digest"] == described.json["manifest_digest"]
     assert {manifest["config"]["digest"], manifest["layers"][0]["digest"], described.json["manifest_digest"]} == {
         f"sha256:{blob.name}" for blob in (layout / "blobs" / "sha256").iterdir()
@@ -123,7 +132,7 @@ def test_pack_verify_unpack_and_oci_agree(mesh, tmp_path: Path, monkeypatch: pyt
 
 def test_index_is_made_from_the_folders_and_checked(mesh, tmp_path: Path) -> None:
     for name in (PARALLEL, MACOS):
-        shutil.copytree(CORPUS / "schema6" / name, tmp_path / name)
+        published(tmp_path / name, name)
     (tmp_path / MACOS / "benchmark.consensus.json").write_text("{}")  # its release names one
     (tmp_path / "no candidate").mkdir()
     (tmp_path / "README.md").write_text("a file")
@@ -133,7 +142,7 @@ def test_index_is_made_from_the_folders_and_checked(mesh, tmp_path: Path) -> Non
     assert [each["id"] for each in made["runtimes"]] == [MACOS, PARALLEL]
     assert mesh("runtime", "index", tmp_path, "--check", "--json").json["state"] == "current"
 
-    (tmp_path / "manifest.json").write_bytes((tmp_path / "manifest.json").read_bytes().replace(b"0.1.0", b"0.2.0"))
+    (tmp_path / "manifest.json").write_bytes((tmp_path / "manifest.json").read_bytes().replace(b"4.5.6", b"4.5.7"))
     edited = mesh("runtime", "index", tmp_path, "--check")
     assert (edited.code, edited.err) == (
         10,
@@ -153,20 +162,20 @@ def test_index_is_made_from_the_folders_and_checked(mesh, tmp_path: Path) -> Non
     "listed", [[{"id": 1}], [{"id": None}], ["id"], [{"id": "x"}, {"id": 2}], [[["id", "x"]]], {"id": "x"}, 1]
 )
 def test_a_manifest_that_nothing_generated_is_not_current(mesh, tmp_path: Path, listed: object) -> None:
-    shutil.copytree(CORPUS / "schema6" / PARALLEL, tmp_path / PARALLEL)
+    published(tmp_path / PARALLEL)
     (tmp_path / "manifest.json").write_text(json.dumps({"schema_version": 1, "runtimes": listed}))
     checked = mesh("runtime", "index", tmp_path, "--check")
     assert (checked.code, checked.err[:27]) == (10, "mesh runtime: manifest.json")
 
 
 def test_index_tells_all_that_is_wrong(mesh, tmp_path: Path) -> None:
-    shutil.copytree(CORPUS / "schema6" / PARALLEL, tmp_path / "misnamed")
-    shutil.copytree(CORPUS / "schema6" / MACOS, tmp_path / MACOS)  # provenance without a consensus
-    shutil.copytree(CORPUS / "schema6" / PARALLEL, tmp_path / "piped")
+    published(tmp_path / "misnamed")
+    published(tmp_path / MACOS, MACOS)  # provenance without a consensus
+    published(tmp_path / "piped")
     (tmp_path / "piped" / "release.json").unlink()
     os.mkfifo(tmp_path / "piped" / "release.json")
     (tmp_path / VLLM).mkdir()
-    (tmp_path / VLLM / "runtime.json").write_bytes((CORPUS / "schema6" / VLLM / "runtime.json").read_bytes())
+    (tmp_path / VLLM / "runtime.json").write_bytes(runtime_json(VLLM))
     result = mesh("runtime", "index", tmp_path)
     assert result.code == 10
     for expected in ("id: expected the folder's name", "provenance: expected null", "no release.json"):
@@ -177,7 +186,7 @@ def test_index_tells_all_that_is_wrong(mesh, tmp_path: Path) -> None:
 def test_validate_looks_into_a_pack(mesh, folder: Path, tmp_path: Path) -> None:
     pack = tmp_path / "p"
     mesh("runtime", "pack", folder, "--out", pack)
-    assert mesh("runtime", "validate", pack).out == f"good: {PARALLEL} 0.1.0-rc.1\n"
+    assert mesh("runtime", "validate", pack).out == f"good: {PARALLEL} 0.9.1-rc.4\n"
     pack.write_bytes(pack.read_bytes()[:-1])
     assert mesh("runtime", "validate", pack).out == "pack: cut off in its end\n"
     (tmp_path / "x.letsinfer").write_bytes(b"{}")
@@ -193,7 +202,7 @@ def test_validate_tells_what_is_no_file(mesh, folder: Path) -> None:
     os.mkfifo(folder / "release.json")
     assert mesh("runtime", "validate", folder).out.splitlines() == [
         "could not be published: release.json: not a regular file",
-        f"good: {PARALLEL} 0.1.0-rc.1",
+        f"good: {PARALLEL} 0.9.1-rc.4",
     ]
     (folder / "runtime.json").unlink()
     os.mkfifo(folder / "runtime.json")

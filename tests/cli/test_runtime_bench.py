@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mesh.runtime.document import canonical
-from tests.runtime.conftest import VLLM, document
+from tests.runtime.candidates import VLLM, document
 from tests.support.candidates import bound, tiny_candidate, write_candidate
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +17,10 @@ from mesh.launch.foreign_command import fill, split
 from mesh.launch.foreign_vllm import Choice
 from mesh.launch.importer import Imported, import_file, import_recipe
 from tests.launch.foreign_examples import EUGR, SPARKRUN, VLLM
+from tests.support.corpora import find_corpus, missing
 from tests.support.examples import examples
 
-CORPUS = os.environ.get("MESH_RECIPE_CORPUS")
+CORPUS = find_corpus("recipes")
 FORMS = {"eugr": EUGR, "sparkrun": SPARKRUN, "vllm-recipes": VLLM}
 
 
@@ -198,7 +197,7 @@ def test_rc_02_comment_of_the_source_that_names_another_image_is_drift() -> None
 
 
 @pytest.mark.deep
-@pytest.mark.skipif(CORPUS is None, reason="MESH_RECIPE_CORPUS names no folder of public recipes")
+@pytest.mark.skipif(CORPUS is None, reason=missing("recipes"))
 def test_every_recipe_of_the_corpus_converts_and_every_key_is_accounted_for() -> None:
     """Public files of three forms: none is refused, none loses a key."""
     assert CORPUS is not None
@@ -206,7 +205,7 @@ def test_every_recipe_of_the_corpus_converts_and_every_key_is_accounted_for() ->
         "spark-arena_eugr-recipes/recipes/**/*.yaml", "kilork_spark-vllm-docker/recipes/**/*.yaml",
         "spark-arena_recipe-registry/*-recipes/**/*.yaml", "vllm-project_recipes/models/**/*.yaml",
     )  # fmt: skip
-    paths = [path for pattern in patterns for path in sorted(Path(CORPUS).glob(pattern))]
+    paths = [path for pattern in patterns for path in sorted(CORPUS.glob(pattern))]
     assert paths
     for path in paths:
         one = import_file(path)

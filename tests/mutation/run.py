@@ -187,7 +187,7 @@ ROOMS = {
                 **dict.fromkeys(("oci", "catalogue"), "tests/cli/test_runtime.py"),
             },
             (
-                f"{RUNTIME}candidate.py {RUNTIME}corpus.py {RUNTIME}release.py",
+                f"{RUNTIME}candidate.py {RUNTIME}rules.py {RUNTIME}release.py",
                 f"{RUNTIME}hostile.py {RUNTIME}packing.py {RUNTIME}draft.py {RUNTIME}matrix.py "
                 "tests/cli/test_runtime.py",
             ),

@@ -1,4 +1,4 @@
-"""Rules that the corpus has no file for, and how faults are told."""
+"""Rules between the fields, and how faults are told."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mesh.errors import CandidateError
 from mesh.runtime.candidate import Candidate, derived_id, faults_in
 from mesh.runtime.document import canonical, parse
 from mesh.runtime.launching import launch_faults
-from tests.runtime.conftest import MACOS, PARALLEL, VLLM, document
+from tests.runtime.candidates import MACOS, PARALLEL, VLLM, document
 from tests.support.examples import examples
 
 
@@ -87,7 +87,7 @@ def test_rules_between_sections_hold_for_those_that_are_sound() -> None:
         (VLLM, "engine/arguments/1", "x${artifact:draft}", "engine.arguments[1]: expected an artifact as the whole"),
         (VLLM, "engine/arguments/1", "${artifact:nope}", "engine.arguments[1]: no artifact is named 'nope'"),
         (VLLM, "engine/environment", {"A-B": "s3cret"}, "engine.environment.A-B: expected a variable's name"),
-        (VLLM, "model/uri", "hf://nvidia/other", "artifacts[0].uri: expected model.uri"),
+        (VLLM, "model/uri", "hf://Example-Lab/Other", "artifacts[0].uri: expected model.uri"),
         (VLLM, "version", "1.0.0\n", "version: expected a version"),
         (VLLM, "version", "1.0.٣", "version: expected a version"),
         (VLLM, "benchmark/contract/short/request/seed", True, "benchmark.contract.short.request.seed: expected an int"),
@@ -137,7 +137,7 @@ def test_versions_of_the_contract_have_their_own_fields() -> None:
 
 
 def test_the_id_follows_from_engine_model_and_target() -> None:
-    assert derived_id("vllm", "hf://NVIDIA/Model.X", "dgx") == "vllm--nvidia--model.x--dgx"
+    assert derived_id("vllm", "hf://Some-ORG/Model.X", "desk") == "vllm--some-org--model.x--desk"
 
 
 @pytest.mark.parametrize("candidate", [VLLM, MACOS, PARALLEL])

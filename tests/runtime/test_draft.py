@@ -13,9 +13,7 @@ import pytest
 
 from mesh.runtime import draft
 from mesh.runtime.draft import PREFIX, new_file, new_folder
-from tests.runtime.conftest import CORPUS
-
-ROOT = CORPUS.parents[2]
+from tests.support.corpora import ROOT
 
 
 @pytest.fixture(params=["unnamed", "named"])

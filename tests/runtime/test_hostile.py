@@ -23,7 +23,7 @@ from mesh.runtime.header import ending, member_header, padding
 from mesh.runtime.packing import pack
 from mesh.runtime.tree import DESCRIPTOR
 from mesh.runtime.unpacking import unpack, verify
-from tests.runtime.conftest import MACOS, runtime_json
+from tests.runtime.candidates import MACOS, runtime_json
 from tests.support.examples import examples
 
 RUNTIME = runtime_json(MACOS)

@@ -1,13 +1,11 @@
-"""Packs have the published bytes, whoever packs; what cannot be packed is refused and leaves nothing."""
+"""Packs have the bytes that the rules give, whoever packs; what cannot be packed is refused and leaves nothing."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,51 +13,31 @@ from hypothesis import strategies as st
 
 from mesh.errors import PackError
 from mesh.runtime.archive import read_pack
+from mesh.runtime.candidate import Candidate
 from mesh.runtime.descriptor import Descriptor, PackedFile
 from mesh.runtime.document import canonical
-from mesh.runtime.header import ending, member_header, padding
+from mesh.runtime.header import member_header
 from mesh.runtime.oci import Image
-from mesh.runtime.packing import Packed, pack
+from mesh.runtime.packing import pack
 from mesh.runtime.tree import DESCRIPTOR
 from mesh.runtime.unpacking import unpack, verify
-from tests.runtime.conftest import CORPUS, EXPECTED, MACOS, runtime_json, write_tree
-from tests.runtime.refusals import LARGE, check_case
+from tests.runtime.candidates import MACOS, runtime_json
+from tests.runtime.refusals import CASES, LARGE, check_case
+from tests.runtime.trees import TREES, expected_pack, write_tree
 from tests.support.examples import examples
 
 
-@pytest.mark.parametrize("expected", EXPECTED["packs"], ids=lambda pack: pack["name"])
-def test_a_pack_has_the_published_digests(expected: dict[str, Any], tmp_path: Path) -> None:
-    source = write_tree(tmp_path / "source", expected["files"])
-    packed = pack(source, tmp_path / "out.letsinfer")
-    assert packed.descriptor.model_dump() == expected["descriptor"]
-    assert packed.descriptor.digest == expected["descriptor_sha256"]
-    assert packed.archive_bytes == expected["archive_bytes"]
-    assert packed.archive_sha256 == expected["archive_sha256"]
-    assert hashlib.sha256((tmp_path / "out.letsinfer").read_bytes()).hexdigest() == expected["archive_sha256"]
-    assert Image.of(packed).manifest_digest == expected["oci_manifest_sha256"]
+@pytest.mark.parametrize("name", TREES)
+def test_a_pack_has_the_bytes_that_the_rules_give(name: str, tmp_path: Path) -> None:
+    expected = expected_pack(TREES[name])
+    packed = pack(write_tree(tmp_path / "source", TREES[name]), tmp_path / "out.letsinfer")
+    assert packed.descriptor.model_dump() == expected.descriptor
+    assert packed.descriptor.digest == expected.descriptor_sha256
+    assert (tmp_path / "out.letsinfer").read_bytes() == expected.archive
+    assert (packed.archive_bytes, packed.archive_sha256) == (len(expected.archive), expected.archive_sha256)
+    assert Image.of(packed).manifest == expected.oci_manifest
+    assert Image.of(packed).manifest_digest == expected.oci_manifest_sha256
     assert verify(tmp_path / "out.letsinfer") == packed
-
-
-def test_the_published_pack_is_reproduced_as_far_as_its_members_are_known() -> None:
-    golden = EXPECTED["published_golden"]
-    descriptor = Descriptor.model_validate(golden["descriptor"])
-    assert descriptor.digest == golden["descriptor_sha256"]
-    told = descriptor.to_json()
-    archive = member_header(DESCRIPTOR, len(told), 0o644) + told + bytes(padding(len(told)))
-    for file in descriptor.files:
-        archive += member_header(file.path, file.bytes, file.mode) + bytes(file.bytes + padding(file.bytes))
-    archive += bytes(ending(len(archive)))
-    assert len(archive) == golden["archive_bytes"]
-    zeroed = golden["archive_sha256_with_every_member_body_except_the_descriptor_zero_filled"]
-    assert hashlib.sha256(archive).hexdigest() == zeroed
-    packed = Packed(candidate_of(golden["candidate"]), descriptor, golden["archive_sha256"], golden["archive_bytes"])
-    assert Image.of(packed).manifest_digest == golden["oci_manifest_sha256"]
-
-
-def candidate_of(name: str) -> Any:
-    from mesh.runtime.candidate import Candidate
-
-    return Candidate.from_json(runtime_json(name))
 
 
 def case_tree(root: Path, order: list[str]) -> Path:
@@ -105,28 +83,26 @@ def test_ar_01_the_same_tree_gives_the_same_bytes_wherever_it_lies(tmp_path: Pat
 
 
 def test_what_was_unpacked_is_what_was_packed(tmp_path: Path) -> None:
-    for expected in EXPECTED["packs"]:
-        source = write_tree(tmp_path / expected["name"], expected["files"])
-        pack(source, tmp_path / f"{expected['name']}.letsinfer")
-        target = tmp_path / f"{expected['name']}-out"
+    for name, tree in TREES.items():
+        pack(write_tree(tmp_path / name, tree), tmp_path / f"{name}.letsinfer")
+        target = tmp_path / f"{name}-out"
         before = os.umask(0o077)
         try:
-            unpack(tmp_path / f"{expected['name']}.letsinfer", target)
+            unpack(tmp_path / f"{name}.letsinfer", target)
         finally:
             os.umask(before)
         found = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
-        assert found == {file["path"] for file in expected["descriptor"]["files"]}
-        for file in expected["descriptor"]["files"]:
+        files = expected_pack(tree).descriptor["files"]
+        assert found == {file["path"] for file in files}
+        for file in files:
             path = target / file["path"]
-            assert hashlib.sha256(path.read_bytes()).hexdigest() == file["sha256"]
+            assert path.read_bytes() == tree[file["path"]][0]
             assert path.stat().st_mode & 0o7777 == file["mode"]
 
 
-@pytest.mark.parametrize(
-    "expected", [one for one in EXPECTED["pack_refusals"] if one not in LARGE], ids=lambda one: one["case"]
-)
-def test_a_tree_is_packed_or_refused_as_published(expected: dict[str, str], folder: Path, tmp_path: Path) -> None:
-    check_case(expected, folder, tmp_path)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in LARGE])
+def test_a_tree_is_packed_or_refused(case: str, folder: Path, tmp_path: Path) -> None:
+    check_case(case, folder, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -246,15 +222,10 @@ def test_a_pack_is_a_tar_that_others_read(folder: Path, tmp_path: Path) -> None:
 
 def test_a_descriptor_says_what_it_holds() -> None:
     file = PackedFile(path="runtime.json", bytes=1, mode=0o644, sha256="0" * 64)
-    made = Descriptor.made(candidate_of(MACOS), [file])
+    made = Descriptor.made(Candidate.from_json(runtime_json(MACOS)), [file])
     assert Descriptor.from_json(made.to_json()) == made
     with pytest.raises(PackError, match="not the canonical spelling"):
         Descriptor.from_json(canonical(made.model_dump()) + b"\n")
-
-
-def test_the_corpus_is_not_shipped() -> None:
-    text = (CORPUS.parents[2] / "pyproject.toml").read_text()
-    assert '"/tests/runtime/letsinfer"' in text
 
 
 def test_a_reader_takes_any_stream(folder: Path, tmp_path: Path) -> None:

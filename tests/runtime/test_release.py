@@ -9,16 +9,15 @@ import pytest
 
 from mesh.errors import CandidateError
 from mesh.runtime.release import Release, release_faults
-from tests.runtime.conftest import CORPUS, MACOS, PARALLEL
+from tests.runtime.candidates import release
 
 
 def released(**changes: Any) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads((CORPUS / "schema6" / PARALLEL / "release.json").read_bytes())
-    return {**value, **changes}
+    return {**release(), **changes}
 
 
 def test_provenance_is_set_if_and_only_if_there_is_a_consensus() -> None:
-    qualified = (CORPUS / "schema6" / MACOS / "release.json").read_bytes()
+    qualified = json.dumps(release(qualified=True)).encode()
     assert Release.from_json(qualified, consensus=True).provenance is not None
     with pytest.raises(CandidateError, match=r"provenance: expected null, as there is no benchmark\.consensus"):
         Release.from_json(qualified, consensus=False)

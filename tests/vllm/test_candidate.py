@@ -15,7 +15,7 @@ from mesh.gateway.config import GatewayConfig
 from mesh.replay.replayer import replay
 from mesh.schema.disclosure import Disclosure
 from mesh.schema.envelope import RECEIPT_TYPE, verify
-from tests.runtime.conftest import VLLM, document
+from tests.runtime.candidates import VLLM, document
 from tests.support.stewards import KEY, running
 from tests.support.tiny_hf import write_tiny_hf
 from tests.vllm.asking import disclosed
