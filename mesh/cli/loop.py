@@ -13,7 +13,6 @@ from typing import Final
 from mesh.errors import UsageError
 
 _M_ARENA_MAX: Final = -8  # malloc.h
-_COLLECT_AFTER: Final = (5_000, 10, 10)  # objects, and collections of the younger ones
 
 
 def loop_of(uvloop: bool | None) -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -39,9 +38,9 @@ def one_heap() -> None:
 
 def settle() -> None:
     """To be called once everything is started, which then stays for good: the collector need not walk it again and
-    again, nor look for cycles after every few hundred objects, of which serves at once make that many in a moment and
-    leave none. And a line of the log need not ask for the thread and the process, of which it says nothing."""
+    again. How often it looks stays as it is: a request that was refused leaves a cycle with its body in it, and memory
+    is bounded only where those are soon found. And a line of the log need not ask for the thread and the process, of
+    which it says nothing."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_COLLECT_AFTER)
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
