@@ -37,14 +37,19 @@ def log_step(node: str, run: str, rank: int, deploy: str, *, tail: int, follow: 
     if not follow:
         return Step(node, "log", f"exec tail -n {tail} {log}")
     panes = f"tmux -L {shlex.quote(socket_name(run))} list-panes -t {SESSION} -F '#{{pane_pid}} #{{pane_dead}}'"
-    # a tail that is told whom it follows ends with it, and misses nothing of its last words
+    # The shell watches the engine, and the tail the shell, which is no zombie when it has ended: so the tail misses
+    # nothing of the last words. tmux does not always wait for an engine that was killed, and a tail that is told to
+    # follow a zombie never ends.
     return Step(
         node,
         "log",
         f"p=$({panes} 2>/dev/null | awk '$2 != 1 {{print $1; exit}}'); "
         f'[ -n "$p" ] || exec tail -n {tail} {log}; '
-        'tail -n 0 --pid="$p" /dev/null >/dev/null 2>&1 && w="--pid=$p" || w=; '
-        f"exec tail -n {tail} $w -f {log}",
+        'tail -n 0 --pid="$$" /dev/null >/dev/null 2>&1 && w="--pid=$$" || w=; '
+        """lives() { s=$(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null); case "$s" in ''|Z*) return 1;; esac; }; """
+        f"tail -n {tail} $w -f {log} & t=$!; "
+        'while lives "$p" && lives "$t"; do sleep 1; done; '
+        '[ -n "$w" ] || { sleep 1; kill "$t"; }',
     )
 
 

@@ -105,7 +105,7 @@ def test_launch_and_stop_that_wait_for_nothing_leave_the_run_open_until_it_is_ve
     one.reference("ref")
     told = served(one, "ref", "--no-wait")
     assert one.events("ref") == ["opened"]
-    assert told["processes"]["n0"]
+    assert told["processes"].keys() == {"n0"}  # who is there so soon, if anybody
     assert one.mesh("stop", "ref", "--no-wait").returncode == 0
     assert one.events("ref") == ["opened", "stopping"]
     assert one.mesh("stop", "ref").returncode == 0
