@@ -14,7 +14,7 @@ from mesh.errors import CandidateError
 from mesh.runtime.candidate import Candidate, derived_id, faults_in
 from mesh.runtime.document import canonical, parse
 from mesh.runtime.launching import launch_faults
-from tests.runtime.candidates import MACOS, PARALLEL, VLLM, document
+from tests.runtime.candidates import EMBEDDED, MACOS, PARALLEL, STANDALONE, VLLM, document, runtime_json, sha
 from tests.support.examples import examples
 
 
@@ -134,6 +134,34 @@ def test_versions_of_the_contract_have_their_own_fields() -> None:
     contract["domains"] = ["code"]
     contract["schema_version"] = contract["generator"]["version"] = 3
     assert [fault.path for fault in faults_in(value)] == ["benchmark.contract.execution.isolation"]
+
+
+@pytest.mark.parametrize("candidate", [VLLM, MACOS, PARALLEL, STANDALONE, EMBEDDED])
+def test_parts_are_bound_by_the_digests_of_their_canonical_spelling(candidate: str) -> None:
+    value = document(candidate)
+    parts = {
+        "target": value["target"],
+        "benchmark": value["benchmark"]["contract"],
+        "execution": value.get("orchestration", {"contract": "letsinfer-single-task-v1"}),
+    }
+    read = Candidate.from_json(runtime_json(candidate))
+    assert read.contract_digests == {
+        f"{name}_contract_sha256": sha(json.dumps(part, sort_keys=True, separators=(",", ":")) + "\n")
+        for name, part in parts.items()
+    }
+    assert read.payload_id == value["engine"]["distribution"]["payload_id"]
+
+
+def test_what_a_variable_holds_is_not_told() -> None:
+    assert faults(VLLM, ("engine/environment", {"A": 80443}), ("engine/arguments", [80443])) == [
+        "engine.arguments[0]: expected text, got 80443", "engine.environment.A: expected text",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 5, 7])
+def test_another_schema_is_refused_by_its_number_alone(version: int) -> None:
+    value = {**document(), "schema_version": version, "status": "draft", "engine": None}
+    assert [str(fault) for fault in faults_in(value)] == [f"schema_version: expected 6, got {version}"]
 
 
 def test_the_id_follows_from_engine_model_and_target() -> None:
