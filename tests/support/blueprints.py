@@ -101,6 +101,7 @@ def serving(log: Path, *flags: str | Path) -> Iterator[Gate]:
                 lines.append(process.stdout.readline())
                 assert lines[-1], f"it ended before it served: {log.read_text()}"
             told = json.loads("".join(lines))
+            assert "url" in told, (told, log.read_text())
             yield Gate(int(told["url"].rpartition(":")[2]), told["steward"])
             process.send_signal(signal.SIGTERM)
             assert process.wait(120) == 0
