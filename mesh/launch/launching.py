@@ -30,6 +30,7 @@ from mesh.launch.looking import (
     container_end,
     container_state_step,
     marked_step,
+    pane_end,
     port_step,
     ready,
     session_step,
@@ -47,6 +48,8 @@ from mesh.launch.stopping import POLL_S, Deadlines, Target, stop_everywhere
 
 STEP_S = 4 * 3600.0  # a first copy of a large model takes hours
 READY_S = 1800.0
+# tmux tells an ending before its status, and in rare cases never the status: after so many looks none is waited for.
+UNWAITED_LOOKS = 12
 _FACTS = ("image", "inherited environment", "program", "weights")
 
 Note = Callable[[str], None]
@@ -70,6 +73,7 @@ class Launch:
     plugins: Plugins = NONE
     seen: SeenImages | None = None
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
+    _unwaited: dict[str, int] = field(default_factory=dict)
 
     @property
     def port(self) -> int:
@@ -268,15 +272,16 @@ class Launch:
         host = self.hosts.up[name]
         if self.file.recipe.deploy == "docker":
             return await self._container_died(host)
-        pane = await host.run(session_step(name, self.run).command)
-        words = pane.out.split()
-        if pane.status != 0 or len(words) < 2 or words[1] != "1":
+        how = pane_end(await host.run(session_step(name, self.run).command))
+        if how is None:
             return None
+        if not how:
+            self._unwaited[name] = self._unwaited.get(name, 0) + 1
+            if self._unwaited[name] < UNWAITED_LOOKS:
+                return None
         rank = next(n for n, node in enumerate(self.chosen.nodes) if node.name == name)
         log = await host.run(tail_step(name, at_home(log_path(self.run, rank))).command)
-        status, _, signal = (words[2] if len(words) > 2 else ",").partition(",")
-        how = f"signal {signal}" if signal else f"status {status or 'unknown'}"
-        return f"the engine ended ({how}): {log.last}"
+        return f"the engine ended ({how or 'status unknown'}): {log.last}"
 
     async def _container_died(self, host: Host) -> str | None:
         rank = next(n for n, node in enumerate(self.chosen.nodes) if node.name == host.node.name)

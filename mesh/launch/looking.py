@@ -64,6 +64,16 @@ def session_step(node: str, run: str) -> Step:
     return Step(node, "session", command)
 
 
+def pane_end(done: Done) -> str | None:
+    """How the engine of a pane ended, of what `session_step` printed; None where it lives, or nobody can say. Empty
+    where it is seen to have ended, but not yet how: a terminal closes before its process can be waited for."""
+    words = done.out.split()
+    if done.status != 0 or len(words) < 2 or words[1] != "1":
+        return None
+    status, _, signal = (words[2] if len(words) > 2 else "").partition(",")
+    return f"signal {signal}" if signal else f"status {status}" if status else ""
+
+
 def containers_step(node: str, run: str) -> Step:
     """Prints the id and state of each container of the run, running or not."""
     return Step(
