@@ -321,13 +321,13 @@ def test_serve_takes_a_candidate_by_flag_subcommand_and_file(mesh, tmp_path: Pat
 
 
 def test_a_candidates_queue_is_kept(tmp_path: Path) -> None:
-    from mesh.cli.serve import _of_candidate
+    from mesh.cli.serve_plan import of_candidate
 
     folder, models, _ = tiny_candidate(tmp_path)
     spec: EngineSpec = spec_of_candidate(folder, models)
-    assert _of_candidate(spec, ("a",), None) == (("smollm2-135m", "a"), 14)
-    assert _of_candidate(spec, (), 3) == (("smollm2-135m",), 3)
-    assert _of_candidate(spec, (), 100) == (("smollm2-135m",), 14)
+    assert of_candidate(spec, ("a",), None) == (("smollm2-135m", "a"), 14)
+    assert of_candidate(spec, (), 3) == (("smollm2-135m",), 3)
+    assert of_candidate(spec, (), 100) == (("smollm2-135m",), 14)
 
 
 def test_memory_figures_are_the_kernels(tmp_path: Path) -> None:
