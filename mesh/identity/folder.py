@@ -11,7 +11,7 @@ from typing import Any
 from mesh.errors import ModelFileError
 from mesh.identity.files import open_regular
 
-MAX_INDEX_BYTES = 64 * 1024 * 1024
+MAX_INDEX_BYTES = 67_108_864
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"

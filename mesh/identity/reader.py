@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 from mesh.errors import ModelFileError
 
-MAX_HEADER_BYTES = 128 * 1024 * 1024  # the largest vocabularies in use need under 20 MB
-READ_AHEAD_BYTES = 256 * 1024
+MAX_HEADER_BYTES = 134_217_728  # the largest vocabularies in use need under 20 MB
+READ_AHEAD_BYTES = 262_144
 
 _LENGTH = struct.Struct("<Q")
 
