@@ -183,7 +183,7 @@ def _token_count(metadata: Metadata) -> int | None:
 
 def _split(metadata: Metadata) -> Split | None:
     count = metadata.integer("split.count", maximum=MAX_SHARDS)
-    number = metadata.integer("split.no", maximum=max((count or 1) - 1, 0))
+    number = metadata.integer("split.no", maximum=(count or 1) - 1)
     tensors = metadata.integer("split.tensors.count")
     return Split(number or 0, count, tensors) if count and count > 1 else None
 

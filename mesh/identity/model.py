@@ -122,7 +122,7 @@ def _shards(folder: Path, prefix: str, digits: str) -> tuple[Path, ...]:
         raise ModelFileError(f"{found[extra[0]].name}: extra shard, expected 00001 to {digits} of this model")
     # A link to nothing is what an interrupted download leaves in a cache.
     there = {number for number, path in found.items() if path.exists()}
-    missing = sorted(set(numbers) - there)
+    missing = [number for number in numbers if number not in there]
     if missing:
         name = f"{prefix}-{missing[0]:05d}-of-{digits}.gguf"
         raise ModelFileError(f"{name}: missing shard, found {len(there)} of {count}")

@@ -90,6 +90,15 @@ def test_extra_shard_is_refused_by_name(split: Path, extra: str) -> None:
     assert refusal(split / names(split)[0]) == f"{extra}: extra shard, expected 00001 to 00003 of this model"
 
 
+def test_first_of_several_shards_that_are_wrong_is_named(split: Path) -> None:
+    for name in names(split)[:2]:
+        (split / name).unlink()
+    assert refusal(split) == "tiny-00001-of-00003.gguf: missing shard, found 1 of 3"
+    for extra in ("tiny-00005-of-00003.gguf", "tiny-00004-of-00003.gguf", "tiny-00006-of-00003.gguf"):
+        (split / extra).write_bytes(b"")
+    assert refusal(split) == "tiny-00004-of-00003.gguf: extra shard, expected 00001 to 00003 of this model"
+
+
 def test_shards_that_swapped_names_are_refused(split: Path) -> None:
     second, third = (split / name for name in names(split)[1:])
     second.rename(split / "aside")
@@ -157,11 +166,18 @@ def test_model_of_hundreds_of_shards_is_read(tmp_path: Path) -> None:
 
 
 def test_shards_are_those_of_one_name_and_one_count(split: Path) -> None:
-    for other in ("tiny-00001-of-00002", "tiny-00004-of-00004", "a-00002-of-00003", "z-00002-of-00003", "tiny"):
+    for other in ("tiny-00004-of-00002", "tiny-00004-of-00004", "a-00004-of-00003", "z-00004-of-00003", "tiny"):
         (split / f"{other}.gguf").write_bytes(b"")
     assert [path.name for path in read_model(split / names(split)[1]).files] == names(split)
-    four = "a-00002-of-00003.gguf, tiny-00001-of-00002.gguf, tiny-00001-of-00003.gguf, tiny-00004-of-00004.gguf"
+    four = "a-00004-of-00003.gguf, tiny-00001-of-00003.gguf, tiny-00004-of-00002.gguf, tiny-00004-of-00004.gguf"
     assert refusal(split) == f"split: 6 models in this folder, name one of them: {four}"
+
+
+def test_shards_that_say_they_are_fewer_are_refused(tmp_path: Path) -> None:
+    for number in range(3):
+        raw = shard_bytes(number % 2, 2, tensors=[f"t{number}"], total=3, architecture="llama")
+        (tmp_path / f"m-{number + 1:05d}-of-00003.gguf").write_bytes(raw)
+    assert refusal(tmp_path) == "m-00001-of-00003.gguf: split.count is 2, expected 3 from the file's name"
 
 
 def test_shard_of_none_is_refused(tmp_path: Path) -> None:

@@ -174,18 +174,24 @@ def test_the_bound_is_on_the_whole_header() -> None:
 
 
 def test_reading_goes_ahead_by_one_piece_and_no_further_than_the_file() -> None:
-    raw = os.urandom(READ_AHEAD_BYTES * 3 + 5)
+    piece = READ_AHEAD_BYTES
+    raw = os.urandom(4 * piece + 5)
     file = Claimed(raw, len(raw))
     one = Reader(file, "m")
-    assert one.take("a", 1) == raw[:1]
-    assert file.asked == [READ_AHEAD_BYTES]
-    assert one.take("b", READ_AHEAD_BYTES - 1) == raw[1:READ_AHEAD_BYTES]
-    assert file.asked == [READ_AHEAD_BYTES]
-    assert one.take("c", READ_AHEAD_BYTES + 7) == raw[READ_AHEAD_BYTES : 2 * READ_AHEAD_BYTES + 7]
-    assert file.asked == [READ_AHEAD_BYTES, READ_AHEAD_BYTES, 7]
-    assert one.take("d", 1) == raw[2 * READ_AHEAD_BYTES + 7 :][:1]
-    assert file.asked == [READ_AHEAD_BYTES, READ_AHEAD_BYTES, 7, READ_AHEAD_BYTES - 2]
-    assert one.take("e", len(raw) - one.at) == raw[2 * READ_AHEAD_BYTES + 8 :]
+    for count, asked in (
+        (1, [piece]),
+        (piece - 2, []),
+        (1, []),
+        (1, [piece]),
+        (piece - 1, []),
+        (piece + 7, [piece, 7]),
+        (1, [piece - 2]),
+        (piece - 3, []),
+    ):
+        file.asked.clear()
+        at = one.at
+        assert one.take("f", count) == raw[at : at + count]
+        assert (file.asked, one.at) == (asked, at + count)
     assert one.at == one.size == len(raw)
 
 
@@ -196,6 +202,14 @@ def test_a_file_that_gives_less_than_it_is_asked_for_is_asked_again() -> None:
 
     one = Reader(Slow(length(9) + b"ninebytes"), "m")
     assert one.string("f", 9) == "ninebytes"
+
+
+def test_string_of_the_most_bytes_is_read_however_many_pieces_it_takes() -> None:
+    text = bytes(READ_AHEAD_BYTES)
+    one = reader(length(len(text)) + text)
+    assert one.strings("f", 1, len(text)) == length(len(text)) + text
+    with pytest.raises(ModelFileError, match=r"f\[0\] at byte 0: length 262144, expected at most 262143"):
+        reader(length(len(text)) + text).strings("f", 1, len(text) - 1)
 
 
 def test_strings_over_several_pieces_are_one() -> None:
