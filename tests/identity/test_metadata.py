@@ -109,7 +109,9 @@ def test_pairs_keep_the_order_of_the_file() -> None:
 
 
 def test_typed_readings_give_what_is_there_or_none() -> None:
-    metadata = read(pair("n", U8, 7), pair("s", STRING, "x"), pair("b", BOOL, 0), array("a", U8, [1]), pair("f", F32, 1))
+    metadata = read(
+        pair("n", U8, 7), pair("s", STRING, "x"), pair("b", BOOL, 0), array("a", U8, [1]), pair("f", F32, 1)
+    )
     assert (metadata.integer("n"), metadata.text("s"), metadata.flag("b")) == (7, "x", False)
     assert metadata.array("a") == GgufArray("u8", 1, b"\1")
     for reading in (metadata.integer, metadata.text, metadata.flag, metadata.array):
@@ -122,7 +124,9 @@ def test_typed_readings_give_what_is_there_or_none() -> None:
         (metadata.array, "array", "a"),
     ):
         for key in kinds.keys() - {own}:
-            with pytest.raises(ModelFileError, match=rf"^m: {key} at byte \d+ is of kind {kinds[key]}, expected {wanted}$"):
+            with pytest.raises(
+                ModelFileError, match=rf"^m: {key} at byte \d+ is of kind {kinds[key]}, expected {wanted}$"
+            ):
                 reading(key)
 
 
@@ -158,7 +162,13 @@ def test_fault_of_what_is_not_there_has_no_place() -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("a" * 80, "a" * 80), ("a" * 81, repr("a" * 80)), ("é b", "é b"), ("a\nb", "'a\\nb'"), ("\n" * 99, repr("\n" * 80))],
+    [
+        ("a" * 80, "a" * 80),
+        ("a" * 81, repr("a" * 80)),
+        ("é b", "é b"),
+        ("a\nb", "'a\\nb'"),
+        ("\n" * 99, repr("\n" * 80)),
+    ],
 )
 def test_name_is_shown_shortly_and_plainly(name: str, expected: str) -> None:
     assert shown(name) == expected
@@ -196,7 +206,10 @@ KIND, VALUE, COUNT, ITEMS = 9, 13, 17, 25
             string("a") + struct.pack("<II", ARRAY, 2**32 - 1),
             fault("a", VALUE, "element kind 4294967295, expected 0 to 12"),
         ),
-        (string("a") + struct.pack("<I", ARRAY), fault("element kind of a", VALUE, "4 bytes declared, file has 13 bytes")),
+        (
+            string("a") + struct.pack("<I", ARRAY),
+            fault("element kind of a", VALUE, "4 bytes declared, file has 13 bytes"),
+        ),
         (array("a", BOOL, [1, 0, 2]), fault("a", VALUE, "booleans other than 0 and 1")),
         (array("a", BOOL, [1, 7, 0]), fault("a", VALUE, "booleans other than 0 and 1")),
         (array("a", U8, [1], count=27), fault("count of a", COUNT, "27, expected at most 26")),
