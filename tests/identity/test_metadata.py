@@ -242,7 +242,8 @@ def test_every_pair_is_looked_at_in_its_turn() -> None:
 
 
 def test_strings_of_all_arrays_are_counted_together() -> None:
-    before = array("a", STRING, ["x", "y", "z"]), array("b", U8, [1, 2]), array("c", STRING, ["w"])
+    others = (array(name, kind, [0, 1]) for kind, name, _ in KINDS)
+    before = array("a", STRING, ["x", "y", "z"]), *others, array("c", STRING, ["w"])
     at = len(b"".join(before))
     left = MAX_LISTED_STRINGS - 4
     over, full = array("d", STRING, [], count=left + 1), array("d", STRING, [], count=left)
