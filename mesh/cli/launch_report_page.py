@@ -10,7 +10,7 @@ import mesh
 from mesh.cli.audit_plots import text
 from mesh.cli.console import counted
 from mesh.cli.launch_reports import Told
-from mesh.cli.launch_tables import HEADINGS, UNKNOWN, drift_lines, facts, rows
+from mesh.cli.launch_tables import HEADINGS, RATES, UNKNOWN, drift_lines, facts, rows
 from mesh.cli.words import utc
 from mesh.launch.bench_package import Package
 
@@ -94,7 +94,9 @@ def _recipe(one: Told) -> Iterator[str]:
         yield _listed("drift", "Cannot be shown:", [*([one.fault] if one.fault else []), *one.damaged])
     for package in reversed(one.packages):
         yield _bench(one, package)
-    if not one.packages:
+    if one.packages:
+        yield f'<p class="quiet">{text(RATES)}</p>'
+    else:
         yield '<p class="quiet">No bench of it was landed.</p>'
     yield "</section>"
 
