@@ -56,8 +56,8 @@ def body_of(engine: str, model: str, text: str, matrix: Matrix) -> dict[str, Any
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`engine_version` is as the engine says it; `warm_up_tokens` the prompt of a completion before the first cell, which
-    is counted in none: an engine's first one may take far longer than any after it."""
+    """`engine_version` is as the engine says it; `warm_up_tokens` the prompt of a completion before the first cell,
+    which is counted in none: an engine's first one may take far longer than any after it."""
 
     cells: list[Cell]
     engine_version: str | None
@@ -102,7 +102,7 @@ class Bench:
         return Measured(cells, version, warm)
 
     async def _warm_up(self, limit: int | None) -> int | None:
-        """A completion of the first size that the model takes. What goes wrong is noted: the cells tell it themselves."""
+        """A completion of the first size that the model takes. What goes wrong is noted: cells tell it themselves."""
         fitting = [depth for depth in self.matrix.depths if limit is None or depth + self.matrix.output_tokens <= limit]
         if not fitting:
             return None

@@ -116,7 +116,7 @@ def container_end(done: Done) -> str | None:
 
 
 def gpu_step(node: str) -> Step:
-    """Prints the ids of processes that hold memory of a GPU; `none` where the node has neither the tool nor a driver."""
+    """Prints the ids of processes that hold memory of a GPU; `none` where the node has neither tool nor driver."""
     return Step(
         node, "GPU processes",
         f"command -v nvidia-smi >/dev/null || {{ {GPU_UNSEEN} || {{ echo none; exit 0; }}; "

@@ -138,8 +138,8 @@ def _comments(file: RecipeFile) -> list[Finding]:
 
 
 def comment_findings(text: str, image: str | None) -> list[Finding]:
-    """Comments that name another tag or digest of the image than the one that is run. Where a digest is run, a tag alone
-    names whatever was pushed under it last."""
+    """Comments that name another tag or digest of the image than the one that is run. Where a digest is run, a tag
+    alone names whatever was pushed under it last."""
     if image is None:
         return []
     tag, digest = image_tag(image), image.partition("@")[2]

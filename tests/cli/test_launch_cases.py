@@ -109,8 +109,8 @@ def test_rc_06_choice_of_what_is_not_there_is_wrong_usage(mesh: Mesh, three: Pat
             OPERATED,
             [
                 f"# warning: line 8: a comment names registry.example/engine:big-flash, what runs is {OPERATED_IMAGE}",
-                "# error: GraphDeployment graph Frontend: registry.example/frontend:1.4: the tag can be pushed again, or "
-                "deleted; no digest",
+                "# error: GraphDeployment graph Frontend: registry.example/frontend:1.4: the tag can be pushed again, "
+                "or deleted; no digest",
                 f"# note: GraphDeployment graph Worker: {OPERATED_IMAGE}: the digest decides, the tag big-flash is not "
                 "looked at",
                 "# warning: GraphDeployment graph Worker: resources.requests is null",
