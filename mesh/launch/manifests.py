@@ -49,7 +49,7 @@ def kubernetes_findings(documents: Sequence[Any]) -> list[Finding]:
 
 
 def _containers(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], int | None]]:
-    """Of every pod in it, wherever its kind has pods: the container, whose pod it is in, and how many pods there are."""
+    """Of every pod, wherever its kind has pods: the container, whose pod it is in, and how many pods there are."""
     name = f"{document.get('kind')} {(document.get('metadata') or {}).get('name', '')}".strip()
     yield from _pods(document.get("spec"), name, None, set())
 
