@@ -49,8 +49,6 @@ from mesh.launch.stopping import POLL_S, Deadlines, Target, stop_everywhere
 
 STEP_S = 4 * 3600.0  # a first copy of a large model takes hours
 READY_S = 1800.0
-# tmux tells an ending before its status, and in rare cases never the status: after so many looks none is waited for.
-UNWAITED_LOOKS = 12
 _FACTS = ("image", "inherited environment", "program", "weights")
 
 Note = Callable[[str], None]
@@ -74,7 +72,6 @@ class Launch:
     plugins: Plugins = NONE
     seen: SeenImages | None = None
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
-    _unwaited: dict[str, int] = field(default_factory=dict)
 
     @property
     def port(self) -> int:
@@ -278,13 +275,9 @@ class Launch:
         how = pane_end(await host.run(session_step(name, self.run).command))
         if how is None:
             return None
-        if not how:
-            self._unwaited[name] = self._unwaited.get(name, 0) + 1
-            if self._unwaited[name] < UNWAITED_LOOKS:
-                return None
         rank = next(n for n, node in enumerate(self.chosen.nodes) if node.name == name)
         log = await host.run(tail_step(name, at_home(log_path(self.run, rank))).command)
-        return f"the engine ended ({how or 'status unknown'}): {log.last}"
+        return f"the engine ended ({how}): {log.last}"
 
     async def _container_died(self, host: Host) -> str | None:
         rank = next(n for n, node in enumerate(self.chosen.nodes) if node.name == host.node.name)

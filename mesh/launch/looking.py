@@ -61,21 +61,33 @@ def port_step(node: str, port: int) -> Step:
 
 
 def session_step(node: str, run: str) -> Step:
-    """Prints pid, whether it is dead, its status and signal, of the engine's pane; `none` where there is no session."""
+    """Prints pid, whether it is dead, its status and signal, of the engine's pane, then the kernel's state and wait
+    status of a process that is still there; `none` where there is no session."""
     sock = shlex.quote(socket_name(run))
     form = "'#{pane_pid} #{pane_dead} #{pane_dead_status},#{pane_dead_signal}'"
-    command = f"{needing('tmux')}tmux -L {sock} list-panes -t {SESSION} -F {form} 2>/dev/null || echo none"
+    # tmux calls a pane dead when its terminal closes, which comes before the status, and does not wait for every
+    # process: of a zombie the kernel knows how it ended, and of one that is gone tmux knows by now.
+    panes = f"tmux -L {sock} list-panes -t {SESSION} -F {form} 2>/dev/null"
+    kernel = "sed 's/.*) //' \"/proc/${o%% *}/stat\" 2>/dev/null | awk '{print $1, $50}'"
+    command = (
+        f"{needing('tmux')}o=$({panes}) || {{ echo none; exit; }}; "
+        f'k=$({kernel}); [ -n "$k" ] || o=$({panes}) || {{ echo none; exit; }}; echo "$o $k"'
+    )
     return Step(node, "session", command)
 
 
 def pane_end(done: Done) -> str | None:
-    """How the engine of a pane ended, of what `session_step` printed; None where it lives, or nobody can say. Empty
-    where it is seen to have ended, but not yet how: a terminal closes before its process can be waited for."""
+    """How the engine of a pane ended, of what `session_step` printed; None where it lives, or nobody can say."""
     words = done.out.split()
-    if done.status != 0 or len(words) < 2 or words[1] != "1":
+    if done.status != 0 or len(words) < 3 or words[1] != "1":
         return None
-    status, _, signal = (words[2] if len(words) > 2 else "").partition(",")
-    return f"signal {signal}" if signal else f"status {status}" if status else ""
+    status, _, signal = words[2].partition(",")
+    if not status and not signal and len(words) == 5 and words[4].isdigit():
+        if words[3] not in ("Z", "X"):
+            return None
+        code = int(words[4])
+        status, signal = str(code >> 8), str(code & 127 or "")
+    return f"signal {signal}" if signal else f"status {status or 'unknown'}"
 
 
 def containers_step(node: str, run: str) -> Step:

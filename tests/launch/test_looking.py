@@ -64,8 +64,15 @@ def test_node_without_a_gpu_and_its_tool_has_nobody_who_holds_its_memory(tmp_pat
         (Done(0, "812 1 3,\n", ""), "status 3"),
         (Done(0, "812 1 0,\n", ""), "status 0"),
         (Done(0, "812 1 ,9\n", ""), "signal 9"),
-        (Done(0, "812 1 ,\n", ""), ""),
-        (Done(0, "812 1\n", ""), ""),
+        (Done(0, "812 1 3, \n", ""), "status 3"),
+        (Done(0, "812 1 , Z 768\n", ""), "status 3"),
+        (Done(0, "812 1 , Z 0\n", ""), "status 0"),
+        (Done(0, "812 1 , Z 9\n", ""), "signal 9"),
+        (Done(0, "812 1 , Z 139\n", ""), "signal 11"),
+        (Done(0, "812 1 , \n", ""), "status unknown"),
+        (Done(0, "812 1 , R 0\n", ""), None),
+        (Done(0, "812 1\n", ""), None),
+        (Done(0, "812 0 , S 0\n", ""), None),
         (Done(0, "812 0 ,\n", ""), None),
         (Done(0, "none\n", ""), None),
         (Done(0, "", ""), None),
@@ -73,5 +80,5 @@ def test_node_without_a_gpu_and_its_tool_has_nobody_who_holds_its_memory(tmp_pat
         (Done(None, "812 1 3,\n", ""), None),
     ],
 )
-def test_end_of_an_engine_is_told_and_one_not_yet_waited_for_is_empty(done: Done, how: str | None) -> None:
+def test_end_of_an_engine_is_told_and_one_not_yet_waited_for_by_the_kernel(done: Done, how: str | None) -> None:
     assert pane_end(done) == how
