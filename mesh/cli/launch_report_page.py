@@ -92,6 +92,10 @@ def _recipe(one: Told) -> Iterator[str]:
         yield f'<p class="quiet">{text("; ".join(one.unknown))}</p>'
     if one.fault is not None or one.damaged:
         yield _listed("drift", "Cannot be shown:", [*([one.fault] if one.fault else []), *one.damaged])
+    if one.settings:
+        told = [(each.name, f"{each.value or 'on'} ({each.origin})") for each in one.settings]
+        pairs = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in told)
+        yield f"<details><summary>Settings in force, and where each comes from</summary><dl>{pairs}</dl></details>"
     for package in reversed(one.packages):
         yield _bench(one, package)
     if one.packages:

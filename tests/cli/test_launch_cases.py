@@ -84,8 +84,8 @@ def test_rc_06_compose_with_its_env_file_is_a_recipe_that_says_where_each_value_
     )
     result = mesh("launch", "import", "compose.yaml", "--env-file", "x.env", "--out", "out")
     text = (three / "out" / "compose" / "recipe.toml").read_text()
-    assert "# max_num_seqs: x.env: SEQS\n" in text
-    assert "# image: compose.yaml, default\n" in text
+    assert recipe_file(text).recipe.origins["max_num_seqs"] == "x.env: SEQS"
+    assert recipe_file(text).recipe.origins["image"] == "compose.yaml, default"
     assert "VLLM_ENGINE_READY_TIMEOUT_S: '3600': set but unused" in result.out
     recipe = recipe_file(text).recipe
     assert (recipe.engine, recipe.model, recipe.host) == ("vllm", "org/old", "0.0.0.0")
