@@ -91,6 +91,12 @@ def test_key_that_binds_nobody_is_refused_when_it_is_loaded(key: bytes) -> None:
         PublicKey.from_bytes(SIGNER.public.data[: KEY_BYTES - 1])
 
 
+@pytest.mark.parametrize("count", [63, 65])
+def test_key_is_made_of_64_bytes_and_of_no_others(count: int) -> None:
+    with pytest.raises(ChainError, match=f"^blueprint key: a seed of {count} bytes, expected 64$"):
+        SecretKey(b"s" * count)
+
+
 def test_certificate_has_one_spelling() -> None:
     good = certificate().data
     assert Certificate.from_bytes(good).data == good

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mesh.blueprint.circuit import Circuit, Edge
+from mesh.blueprint.circuit import Circuit, Edge, Weight
 from mesh.blueprint.roles import placed_hf
 from mesh.blueprint.wiring import Tensor, Wiring
 from mesh.errors import BodyError
@@ -101,6 +101,12 @@ def test_folder_of_hugging_face_makes_the_same_kinds_of_nodes() -> None:
     assert made.kinds == wired(tensors(2)).kinds
     with pytest.raises(BodyError, match=r"tensor 'x\.weight' of llama: its place in a circuit is not known"):
         placed_hf(0, replace(wiring.weights[0], name="x.weight"), "llama", post_norms=False)
+
+
+def test_tensor_of_several_matrices_is_as_wide_as_each() -> None:
+    several = Weight("model.layers.0.mlp.down_proj.weight", 0, (8, 4, 2))
+    placed = placed_hf(0, several, "llama", post_norms=False)
+    assert (placed.inputs, placed.outputs) == (2, 4)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh.runtime import catalogue, limits
+from mesh.runtime import catalogue, limits, record
 
 PUBLISHED = {
     "MAX_DOCUMENT_BYTES": 1_048_576,
@@ -38,3 +38,4 @@ PUBLISHED = {
 def test_bounds_are_those_of_the_format() -> None:
     assert {name: value for name, value in vars(limits).items() if name.startswith("MAX_")} == PUBLISHED
     assert catalogue.MAX_MANIFEST_BYTES == 67_108_864
+    assert (record.MAX_RECORD_BYTES, record.MAX_RECORD_PARTS) == (33_554_432, 2_097_152)
