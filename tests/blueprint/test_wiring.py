@@ -103,10 +103,10 @@ def test_folder_of_hugging_face_makes_the_same_kinds_of_nodes() -> None:
         placed_hf(0, replace(wiring.weights[0], name="x.weight"), "llama", post_norms=False)
 
 
-def test_tensor_of_several_matrices_is_as_wide_as_each() -> None:
-    several = Weight("model.layers.0.mlp.down_proj.weight", 0, (8, 4, 2))
-    placed = placed_hf(0, several, "llama", post_norms=False)
-    assert (placed.inputs, placed.outputs) == (2, 4)
+@pytest.mark.parametrize(("shape", "wide"), [((8, 4, 2), (2, 4)), ((4, 2), (2, 4)), ((4,), (0, 4)), ((), (0, 1))])
+def test_tensor_of_several_matrices_is_as_wide_as_each(shape: tuple[int, ...], wide: tuple[int, int]) -> None:
+    placed = placed_hf(0, Weight("model.layers.0.mlp.down_proj.weight", 0, shape), "llama", post_norms=False)
+    assert (placed.inputs, placed.outputs) == wide
 
 
 @pytest.mark.parametrize(

@@ -201,6 +201,13 @@ def test_bytes_that_are_no_candidate_are_refused(data: bytes, expected: str) -> 
         Candidate.from_json(data)
 
 
+def test_variable_that_is_called_as_a_mark_is_named() -> None:
+    value = copy.deepcopy(document(VLLM))
+    value["engine"]["environment"] = {"[key]": ""}
+    with pytest.raises(CandidateError, match=r"engine\.environment\.'\[key\]': expected a variable's name"):
+        Candidate.from_json(json.dumps(value).encode())
+
+
 def test_canonical_json_keeps_what_is_beyond_ascii() -> None:
     assert canonical({"b": [1, True, None], "a": "naïve"}) == '{"a":"naïve","b":[1,true,null]}\n'.encode()
     assert parse(canonical({"x": 0.5}), "it") == {"x": 0.5}
