@@ -89,10 +89,12 @@ def known_hosts(config: Loaded) -> Path:
 
 
 def ledger_of(name: str, config: Loaded) -> RunLedger:
-    """A recipe's run ledger, by the recipe's name."""
+    """A recipe's run ledger, by the recipe's name, or by its file or folder, which has the name."""
+    from mesh.launch.recipe import RECIPE_FILE, recipe_name
     from mesh.launch.run_ledger import RunLedger
 
-    return RunLedger(ledgers(config) / name)
+    path = Path(name)
+    return RunLedger(ledgers(config) / recipe_name(path if path.suffix == ".toml" else path / RECIPE_FILE))
 
 
 def ledgers(config: Loaded) -> Path:

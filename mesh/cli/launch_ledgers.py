@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mesh.cli.console import counted, emit, say
 from mesh.cli.exits import ACCEPTED, REFUSED
-from mesh.cli.launch_flags import add_common_flags, ledgers, loaded, login_of
+from mesh.cli.launch_flags import add_common_flags, ledger_of, ledgers, loaded, login_of
 from mesh.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -40,9 +40,10 @@ def run_runs(args: argparse.Namespace) -> int:
     config = loaded(args)
     root = ledgers(config)
     told, good = [], True
-    for name in args.recipes:
+    asked = [ledger_of(name, config).folder.name for name in args.recipes]
+    for name in asked:
         run_of(root, name)  # one that was never launched is a mistake, and not an empty list
-    for name in args.recipes or recipes_with_runs(root):
+    for name in asked or recipes_with_runs(root):
         runs = RunLedger(root / name).runs()
         shown = runs if args.all else [run for run in runs if run.open or run in runs[-_NEWEST:]]
         listed = [_told(name, run, args, config) for run in shown]

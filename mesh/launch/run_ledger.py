@@ -82,6 +82,13 @@ class RunLedger:
         """Write one line and see it on the disk. A line that a crash cut is closed first, so that this one is whole."""
         self.folder.mkdir(parents=True, exist_ok=True)
         line = json.dumps(event, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+        try:
+            self._append(line)
+        except OSError as e:
+            why = (e.strerror or str(e)).lower()
+            raise LaunchError(f"{self.path}: {event.get('event')!r} could not be written: {why}") from e
+
+    def _append(self, line: bytes) -> None:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             size = os.fstat(fd).st_size
@@ -94,24 +101,22 @@ class RunLedger:
             os.close(fd)
 
     def runs(self) -> list[Run]:
-        """All runs, oldest first. Lines that a crash cut are passed over; of a run that was never opened nothing is
-        kept."""
+        """All runs, oldest first. Lines that a crash cut are passed over. Of a run that has lines, but none that opens
+        it, nothing is known but that there was one."""
         if not self.path.exists():
             return []
         found: dict[str, Run] = {}
         for line in self.path.read_bytes().split(b"\n"):
             try:
                 event = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if not isinstance(event, dict) or not isinstance(event.get("run"), str):
                 continue
             if event.get("event") == "opened":
                 found[event["run"]] = Run(event["run"], event)
                 continue
-            run = found.get(event["run"])
-            if run is None:
-                continue
+            run = found.setdefault(event["run"], Run(event["run"], {}))
             run.events.append(event)
             if event.get("event") == "closed":
                 run.closed = event

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from mesh.errors import EnvelopeError, NodeUnreachable, UntrustedSteward, UsageError
-from mesh.launch.commands import LABEL, RUN_MARKER, SESSION, Step, program_step, socket_name
+from mesh.launch.commands import LABEL, SESSION, Step, program_step, socket_name
 from mesh.launch.config import Loaded, Node
-from mesh.launch.recipe import RecipeFile
+from mesh.launch.recipe import RUN_MARKER, RecipeFile
 from mesh.launch.record import HIDDEN, RECORD_FILE, LaunchRecord, load_record
 from mesh.launch.run_ledger import Run
 from mesh.launch.runs import nodes_of

@@ -34,6 +34,8 @@ def read_bounded(path: Path) -> bytes:
 
 def parse_toml(data: bytes, source: str) -> dict[str, Any]:
     """Raises UsageError naming `source`, and the line where there is one."""
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise UsageError(f"{source}: begins with a byte order mark, which toml does not have: save it as plain utf-8")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as e:
