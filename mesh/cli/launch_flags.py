@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mesh.cli.engines import positive
+from mesh.errors import UsageError
 
 if TYPE_CHECKING:
     from mesh.launch.config import Loaded
@@ -93,6 +94,8 @@ def ledger_of(name: str, config: Loaded) -> RunLedger:
     from mesh.launch.recipe import RECIPE_FILE, recipe_name
     from mesh.launch.run_ledger import RunLedger
 
+    if not name:
+        raise UsageError("a recipe's name is empty")
     path = Path(name)
     return RunLedger(ledgers(config) / recipe_name(path if path.suffix == ".toml" else path / RECIPE_FILE))
 

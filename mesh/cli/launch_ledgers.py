@@ -75,7 +75,7 @@ def _told(name: str, run: Run, args: argparse.Namespace, config: Loaded) -> dict
     else:
         told |= {**_look(name, run, config), "phase": run.phase}
     until = time.time_ns() if closed is None else closed.get("at_ns")
-    if _is_time(opened.get("at_ns")) and _is_time(until):
+    if _is_time(opened.get("at_ns")) and _is_time(until) and until >= opened["at_ns"]:
         told["uptime_s"] = (until - opened["at_ns"]) // 10**9
     return {key: value for key, value in told.items() if value is not None}
 
@@ -99,7 +99,8 @@ def _say(one: dict[str, Any]) -> None:
         began = utc(run["opened_ns"]) if _is_time(run.get("opened_ns")) else "at an unknown time"
         state = run["state"]
         if state == "closed":
-            seen = {True: ", verified", False: ", nothing verified"}.get(run.get("verified"), "")
+            verified = run.get("verified")
+            seen = ", verified" if verified is True else ", nothing verified" if verified is False else ""
             state += f" ({run.get('how', 'how is not known')}{seen})"
         words = [run["run"], state, began]
         if "nodes" in run:

@@ -206,11 +206,12 @@ def run_status(args: argparse.Namespace) -> int:
         runs = runs_of(root, name)
         run = next((one for one in reversed(runs) if one.open), runs[-1])
         try:
-            status = asyncio.run(status_of(run_of(root, name), login_of(config)))
+            run = run_of(root, name)
         except LaunchError as e:  # a damaged line of one recipe hides no other
-            status = Status(run, "inconclusive", str(e), ())
+            status, drift = Status(run, "inconclusive", str(e), ()), []
+        else:
+            status, drift = asyncio.run(status_of(run, login_of(config))), _drift(name, run, config)
         good = good and status.state in ("up", "starting", "stopped")
-        drift = _drift(name, run, config)
         told.append({**_told(name, run, status, len(runs)), "drift": drift})
         if not args.json:
             say(f"{name}: {status.state}: {status.why} (run {run.id}, {len(runs)} in all)")

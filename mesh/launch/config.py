@@ -104,7 +104,8 @@ class Registry(Table):
 
 
 class LaunchConfig(Table):
-    ssh_user: str = ""
+    # also not what a command line of ssh would take for an option
+    ssh_user: Annotated[str, Field(pattern=r"^([^\x00-\x20\x7f-][^\x00-\x20\x7f]*)?$", max_length=256)] = ""
     ssh_key_path: str = ""
     ssh_silence_s: Annotated[int, Field(ge=1, le=3600)] = 60  # a node without a word for so long is unreachable
     known_hosts: Text = "known_hosts"  # pinned host keys, beside the file

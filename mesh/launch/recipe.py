@@ -22,12 +22,12 @@ from mesh.errors import UsageError
 from mesh.launch.toml_file import Table, parse_toml, read_bounded, validated
 
 MAX_NODES = 8
+MAX_VALUE_CHARS = 100_000  # of a variable: a kernel takes no word of a command line over 131,072 bytes
 RUN_MARKER = "MESH_RUN"  # in the environment of every process of a run, its children's too
 RECIPE_FILE = "recipe.toml"
 
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
-# Also an empty one; what an environment or a file cannot hold is a zero.
-Content = Annotated[str, Field(max_length=1 << 17, pattern=r"^[^\x00]*$")]
+Content = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 FileHash = Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64}|git-sha1:[0-9a-f]{40})$")]
@@ -197,7 +197,7 @@ class Recipe(Table):
     allowed_levers: list[Text] = []  # unknown to the engine and meant so; every launch record names them
     extra_mounts: list[Mount] = []
     mods: Mods = Mods()
-    env: Annotated[dict[EnvName, Content | FromField], BeforeValidator(_env)] = {}
+    env: Annotated[dict[EnvName, str | FromField], BeforeValidator(_env)] = {}
     composed_model: ComposedModel | None = None
     staging: list[Staging] = []
     pins: Pins = Pins()
@@ -209,9 +209,14 @@ class Recipe(Table):
 
     @field_validator("env")
     @classmethod
-    def _no_marker(cls, env: dict[str, Any]) -> dict[str, Any]:
+    def _carried(cls, env: dict[str, Any]) -> dict[str, Any]:
         if RUN_MARKER in env:
-            raise ValueError(f"{RUN_MARKER} is the launcher's own, by which it finds what it started")
+            raise ValueError(f"has {RUN_MARKER}, which is the launcher's own: by it is found what it started")
+        for name, value in env.items():
+            if isinstance(value, str) and ("\x00" in value or len(value) > MAX_VALUE_CHARS):
+                raise ValueError(
+                    f"the value of {name} has {len(value)} characters, expected {MAX_VALUE_CHARS} at most and no zero"
+                )
         return env
 
     @property

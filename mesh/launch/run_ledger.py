@@ -70,7 +70,10 @@ class RunLedger:
                 stale = found if holder != Holder.this() else None
             elif shown:
                 stale = f"a lock that names nobody: {shown[:80]!r}"
-            _write(file, json.dumps(Holder.this().to_map()))
+            try:
+                _write(file, json.dumps(Holder.this().to_map()))
+            except OSError as e:
+                raise LaunchError(f"{file.name}: could not be written: {(e.strerror or str(e)).lower()}") from None
             if stale is not None:
                 self.append({"event": "stale-lock", "at_ns": at_ns, "found": stale})
             try:
@@ -109,6 +112,7 @@ class RunLedger:
         for line in self.path.read_bytes().split(b"\n"):
             try:
                 event = json.loads(line)
+                json.dumps(event, ensure_ascii=False).encode()  # half a character is no text that can be shown
             except (ValueError, RecursionError):
                 continue
             if not isinstance(event, dict) or not isinstance(event.get("run"), str):

@@ -65,6 +65,8 @@ def _fault(fault: Any) -> str:
     # a union's path names the member it was tried as; the operator's file does not
     path = [str(part) for part in fault["loc"] if not str(part).startswith(("function-", "str", "list["))]
     key = ".".join(part for part in path if part.islower() or not part.isidentifier() or len(path) == 1 or "_" in part)
+    if path[:1] == ["env"] and len(path) > 1:
+        key = f"env.{path[1]}"  # as it is written, and of either kind that a value may be
     if fault["type"] == "extra_forbidden":
         return f"{key}: unknown key"
     if fault["type"] == "missing":
