@@ -241,12 +241,22 @@ def listening(port: int) -> bool:
 
 
 def kill_run(run: str) -> None:
-    """Every process of the run, as by the machine itself; returns when they are gone."""
+    """Every process of the run, as by the machine itself; returns when each has ended and holds no port any more."""
+    killed = set()
     while left := marked(run):
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        killed |= set(left)
+    while any(_ends(Path(f"/proc/{pid}")) for pid in killed):  # the environment is the first thing that goes
         time.sleep(0.01)
+
+
+def _ends(process: Path) -> bool:
+    try:
+        return state_of(process)[1] != "Z" or len(list((process / "task").iterdir())) > 1
+    except OSError:
+        return False
 
 
 def kill_marked(folder: Path) -> None:
