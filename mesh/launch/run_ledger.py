@@ -111,7 +111,7 @@ class RunLedger:
         found: dict[str, Run] = {}
         for line in self.path.read_bytes().split(b"\n"):
             try:
-                event = json.loads(line)
+                event = json.loads(line, parse_float=_no_number, parse_constant=_no_number)
                 json.dumps(event, ensure_ascii=False).encode()  # half a character is no text that can be shown
             except (ValueError, RecursionError):
                 continue
@@ -132,6 +132,11 @@ class RunLedger:
         return next((run for run in reversed(self.runs()) if run.open), None)
 
 
+def _no_number(text: str) -> Any:
+    """A ledger has whole ones alone."""
+    raise ValueError(text)
+
+
 def _named(file: Any) -> tuple[Holder | None, str]:
     """Whom a lock file names, and its text."""
     file.seek(0)
@@ -144,7 +149,6 @@ def _named(file: Any) -> tuple[Holder | None, str]:
 
 
 def _write(file: Any, text: str) -> None:
-    file.seek(0)
-    file.truncate()
-    file.write(text)
-    file.flush()
+    """Past the file's own buffer, which would try again when it is closed."""
+    os.ftruncate(file.fileno(), 0)
+    os.write(file.fileno(), text.encode())

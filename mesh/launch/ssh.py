@@ -18,7 +18,7 @@ from typing import Any, Self
 from mesh.errors import HostKeyError, LaunchError, NodeUnreachable, UsageError
 from mesh.launch.config import Node
 
-CONNECT_S = 15.0
+CONNECT_S = 30.0  # a node that loads a model may take its time to let anybody in
 SILENCE_S = 60.0
 COMMAND_S = 60.0
 MAX_SESSIONS = 8  # sshd's own limit is 10 for a connection

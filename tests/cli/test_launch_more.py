@@ -146,3 +146,13 @@ def test_damaged_ledger_of_one_recipe_hides_no_other(mesh: Mesh, here: Path) -> 
         f"{name}: inconclusive: recipe {name}: run r1: damaged in runs.jsonl: port missing" for name in ("bad", "worse")
     ]
     assert "Traceback" not in mesh("launch", "runs", "--offline").err
+
+
+def test_recipe_that_cannot_be_read_hides_no_other_where_all_are_validated(mesh: Mesh, here: Path) -> None:
+    (here / "recipes" / "bad").mkdir()
+    (here / "recipes" / "bad" / "recipe.toml").write_bytes(b"junk [")
+    result = mesh("launch", "validate")
+    assert result.code == 10
+    assert "bad: 1 error, 0 warnings\n  error: recipe.toml: not valid toml: " in result.out
+    assert "good: in order" in result.out
+    assert mesh("launch", "validate", "bad").code == 2

@@ -116,8 +116,15 @@ def test_ledger_passes_over_a_line_that_a_crash_cut_and_keeps_the_next_whole(led
 
 @pytest.mark.parametrize(
     "line",
-    [b"null", b"[" * 100_000, b"\xff\xfe", b'{"event":"ready","run":["r1"]}', b'{"event":"ready","run":"r1\\ud800"}'],
-    ids=["null", "deep", "no text", "no id", "half a character"],
+    [
+        b'{"event":"closed","run":"r1","at_ns":1e999}',
+        b"null",
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b'{"event":"ready","run":["r1"]}',
+        b'{"event":"ready","run":"r1\\ud800"}',
+    ],
+    ids=["infinite", "null", "deep", "no text", "no id", "half a character"],
 )
 def test_line_that_is_damaged_takes_no_other_with_it(ledger: RunLedger, line: bytes) -> None:
     ledger.append(OPENED)
@@ -213,3 +220,10 @@ def test_rc_08_state_is_what_ledger_and_nodes_say_together(found: list[Seen], lo
 def test_rc_08_closed_run_whose_port_is_taken_or_processes_live_differs(found: list[Seen], state: str) -> None:
     run = Run("r1", OPENED, closed={"event": "closed", "how": "stopped"})
     assert _state(run, found, [], "m", TARGET)[0] == state
+
+
+def test_lock_on_a_disk_that_is_full_is_named(ledger: RunLedger) -> None:
+    ledger.folder.mkdir(parents=True)
+    (ledger.folder / LOCK_FILE).symlink_to("/dev/full")
+    with pytest.raises(LaunchError, match=r"lock: could not be written: "), ledger.locked(at_ns=1):
+        pass
