@@ -106,13 +106,19 @@ def test_each_tensor_is_where_its_header_says(tmp_path_factory, contents, paddin
         header[f"t{i}"] = {"dtype": "U8", "shape": [1, len(content)], **place}
         data += content
     spelled = json.dumps(header).encode() + b" " * padding
-    files = write(tmp_path_factory.mktemp("any") / "a.safetensors", spelled, data + after)
+    folder = tmp_path_factory.mktemp("any")
+    files = write(folder / "a.safetensors", spelled, data + after)
     expected = {
         f"t{i}": hashlib.sha256(f'["U8",[1,{len(content)}]]\n'.encode() + content).hexdigest()
         for i, content in enumerate(contents)
     }
     assert tensor_digests(files) == expected
     assert tensor_shapes(files) == {f"t{i}": ("U8", (1, len(content))) for i, content in enumerate(contents)}
+    room = len(data + after)
+    for start, end in ((0, room + 1), (room + 1, room + 1), (1, 0)):
+        beyond = {**header, "t": {"dtype": "U8", "shape": [], "data_offsets": [start, end]}}
+        with pytest.raises(ModelFileError, match="tensor 't': expected a type"):
+            tensor_shapes(write(folder / "b.safetensors", beyond, data + after))
 
 
 def test_weights_are_read_in_the_order_of_their_names_and_nothing_else(tmp_path):
