@@ -29,6 +29,7 @@ from mesh.launch.facts import fact_steps, said_step
 from mesh.launch.looking import (
     container_end,
     container_state_step,
+    could_look,
     marked_step,
     pane_end,
     port_step,
@@ -171,6 +172,8 @@ class Launch:
     async def _free(self) -> None:
         head = self.hosts.up[self.chosen.nodes[0].name]
         done = await head.run(port_step(head.node.name, self.port).command)
+        if not could_look(done):
+            raise LaunchError(f"node {head.node.name}: could not check port {self.port}: {done.last}")
         if done.out.strip() == "taken":
             raise LaunchError(f"node {head.node.name}: port {self.port} is taken already")
 
