@@ -144,6 +144,7 @@ def with_blocks(declared: int | None, names: Sequence[str], ahead: int | None = 
         (2, ["blk.1.w"], None),
         (2, ["mm.blk.1.w", "blk.0.w"], None),
         (3, ["blk.0.w"], 2),
+        (2, ["blk.0.w"], 1),
         (3, ["blk.2.w"], 2),
         (3, [], 3),
         (3, ["blk.1.w"], 1),
