@@ -242,8 +242,8 @@ def test_what_the_pairs_say_is_read(pairs: list[bytes], read_as: dict[str, objec
             "tokenizer.ggml.scores: is 3 long, expected none without a vocabulary",
         ),
         *(
-            ([array(f"tokenizer.ggml.{name}", kind, [1])], f"tokenizer.ggml.{name}: is an array of {told}, expected string")
-            for name in ("tokens", "merges") for kind, told in ((U8, "u8"), (I32, "i32"))
+            ([array(name, kind, [1])], f"{name}: is an array of {told}, expected string")
+            for name in ("tokenizer.ggml.tokens", "tokenizer.ggml.merges") for kind, told in ((U8, "u8"), (I32, "i32"))
         ),
         ([pair("split.count", U32, 100_000)], "split.count: is 100000, expected 0 to 99999"),
         ([pair("split.count", U16, 2), pair("split.no", U16, 2)], "split.no: is 2, expected 0 to 1"),
