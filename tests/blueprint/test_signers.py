@@ -51,7 +51,7 @@ WRONG_CHAINS: dict[str, tuple[Callable[[], tuple[Certificate, ...]], type[MeshEr
     "of another root": (lambda: (certificate(OTHER),), UntrustedRoot, "not trusted here"),
     "broken": (lambda: (certificate(MIDDLE), certificate(subject=OTHER.public, may_certify=True)), ChainError, "next"),
     "by one who may not": (
-        lambda: (certificate(MIDDLE), certificate(subject=MIDDLE.public)), ChainError, "may not certify"
+        lambda: (certificate(MIDDLE), certificate(subject=MIDDLE.public)), ChainError, "issuer, certificate 1, may not"
     ),
     "expired": (lambda: (certificate(until_s=NOW_S),), ExpiredError, "expired at"),
     "not yet": (lambda: (certificate(from_s=NOW_S + 1),), ExpiredError, "not valid yet"),
@@ -90,6 +90,11 @@ def test_key_that_binds_nobody_is_refused_when_it_is_loaded(key: bytes) -> None:
         Certificate.from_bytes(bytes(data))
     with pytest.raises(ChainError, match="expected 1952"):
         PublicKey.from_bytes(SIGNER.public.data[: KEY_BYTES - 1])
+
+
+def test_label_that_is_too_long_is_told_in_short() -> None:
+    with pytest.raises(ChainError, match=f"^certificate: label '{'x' * 80}', expected 1 to 64 printable bytes$"):
+        certificate(label="x" * 100)
 
 
 def test_chain_of_no_certificate_leads_nowhere() -> None:
