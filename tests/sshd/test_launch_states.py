@@ -4,6 +4,7 @@ as one, and is neither death nor freedom."""
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
