@@ -123,7 +123,7 @@ ROOMS = {
                         "signature",
                         "verification",
                     ),
-                    f"{FILES} {BLUEPRINT}verification.py",
+                    f"{FILES} {BLUEPRINT}verification.py {BLUEPRINT}signers.py",
                 ),
             },
             (
@@ -182,7 +182,7 @@ ROOMS = {
                 "matrix": f"{RUNTIME}matrix.py",
                 "prompts": f"{RUNTIME}prompts.py",
                 "release": f"{RUNTIME}release.py",
-                "models": "tests/cli/test_candidates.py",
+                "models": "tests/cli/test_candidates.py tests/cli/test_candidates_vllm.py",
                 "record": "tests/cli/test_runtime_bench.py",
                 **dict.fromkeys(("oci", "catalogue"), "tests/cli/test_runtime.py"),
             },
