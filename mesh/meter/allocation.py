@@ -127,25 +127,21 @@ class Allocation:
         for pool in self._pools.values():
             pool.turn()
 
-    def begin(self, serve_id: bytes, cover: Cover, at_ns: int) -> None:
-        """Count a serve as active from the latest tick on. `at_ns` is for its span alone."""
-        self._begin(serve_id, cover, at_ns, False)
-
-    def begin_between(self, serve_id: bytes, cover: Cover, at_ns: int) -> bool:
-        """The same between two ticks, the latest of which is no older than the cover's `slack_ns`. False where it was
-        no good, and then nothing has begun."""
-        for pool in cover.pools:
-            if pool.fault is not None:
-                return False
-        self._begin(serve_id, cover, at_ns, True)
-        return True
-
-    def _begin(self, serve_id: bytes, cover: Cover, at_ns: int, between: bool) -> None:
+    def begin(self, serve_id: bytes, cover: Cover, at_ns: int, between: bool = False) -> bool:
+        """Count a serve as active from the latest tick on. `at_ns` is for its span alone. `between` two ticks, the
+        latest of which is no older than the cover's `slack_ns`: False where it was no good, and then nothing has
+        begun."""
         if serve_id in self._serves or serve_id in self._unsealed:
             raise MeterError(f"serve {serve_id.hex()}: began twice")
-        for pool in cover.pools:
+        pools = cover.pools
+        if between:
+            for pool in pools:
+                if pool.fault is not None:
+                    return False
+        for pool in pools:
             pool.join(serve_id, between)
         self._serves[serve_id] = at_ns, cover
+        return True
 
     def guard_ns(self, serve_id: bytes) -> int:
         """For how long after its end this serve must stay alone for its figure to be called measured; 0 where that is

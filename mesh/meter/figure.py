@@ -49,26 +49,27 @@ def figure(cover: Cover, shares: Sequence[Share], span_ns: int, epoch: bytes, gu
         if (most := pool.peak_since(start.crowd)) > peak:
             peak = most
     alone = guarded and peak == 1
-    weakest, reason, gap_ns, window_uj = -1, None, 0, 0
+    weakest, reason, gap_ns, window_uj, total_uj = -1, None, 0, 0, 0
+    sources: list[EnergySource] = []
     for at, counter in cover.places:
-        start = shares[at][0]
+        (start, extra), place = shares[at], counter.place
         basis, why = _basis(counter, start, span_ns, alone)
         if basis > weakest:
             weakest, reason = basis, why
         if (row := counter.row) is not None:
-            window_uj += row.last_uj - start.uj[counter.place]
-        if (missed_ns := counter.gap_ns - start.gap_ns[counter.place]) > gap_ns:
+            window_uj += row.last_uj - start.uj[place]
+        if (missed_ns := counter.gap_ns - start.gap_ns[place]) > gap_ns:
             gap_ns = missed_ns
+        held_uj = counter.each - start.each[place] + (0 if extra is None else extra[place])
+        total_uj += held_uj
+        sources.append(counter.source_of(held_uj))
     told: dict[str, Any] = {"span_ns": span_ns}
-    if reason is not None:
-        if weakest == _ABSENT:
-            return absent(reason, span_ns)
-        told["reason"] = reason
+    if reason is None:
+        told["epoch"], told["sources"], told["uj"] = epoch, sources, total_uj
+    elif weakest == _ABSENT:
+        return absent(reason, span_ns)
     else:
-        told["epoch"] = epoch
-        held = [pool.held_uj(share) for pool, share in zip(cover.pools, shares, strict=True)]
-        told["sources"] = sources = [counter.source_of(held[at][counter.place]) for at, counter in cover.places]
-        told["uj"] = sources[0].uj if len(sources) == 1 else sum([source.uj for source in sources])
+        told["reason"] = reason
     if peak > 1 or weakest == _ALLOCATED:
         told["rule"], told["window_uj"], told["peak_sharers"] = RULE, window_uj, peak
     if gap_ns:

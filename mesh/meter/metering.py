@@ -87,7 +87,9 @@ class Metering:
         self._sleep = Sleep(self._boot_ns)  # the thread's own
         self._allocation = Allocation((domain for _, domains in self._meters for domain in domains), lambda: random(16))
         self._books = threading.Lock()  # guards the allocation; held for microseconds, never while a meter is read
-        self._wake = threading.Condition()  # guards what follows
+        self._bell = threading.Lock()  # held but for when it rings for the thread: cheaper by far than a Condition
+        self._bell.acquire()
+        self._wake = threading.Lock()  # guards what follows
         self._asks: list[_Ask] = []
         self._state: Literal["new", "running", "closed"] = "new"
         self._reading_since: float | None = None
@@ -118,7 +120,7 @@ class Metering:
             if self._state == "closed":
                 return
             self._state = "closed"
-            self._wake.notify_all()
+            self._ring()
         if self._thread is not None:
             self._thread.join(PATIENCE_S)
             if self._thread.is_alive():
@@ -134,27 +136,27 @@ class Metering:
         if cover is None:
             cover = self._covers[recipe_id] = self._allocation.cover(recipe_id)
         now_ns = self._now_ns()
-        if self._boot_ns() - self._ticked_ns <= cover.slack_ns and self._begun(serve_id, cover, now_ns):
+        if self._begun(serve_id, cover, now_ns, self._boot_ns() - self._ticked_ns):
             return
         fault = self._unable() if cover.pools else "no-meter"
         if fault is not None:
             self._missed[serve_id] = (now_ns, fault)
             return
         try:
-            if cover.slack_ns > 0 and await self._seen(cover.slack_ns) and self._begun(serve_id, cover, now_ns):
+            if cover.slack_ns > 0 and await self._seen(cover.slack_ns) and self._begun(serve_id, cover, now_ns, 0):
                 return
             if await self._ask(_Ask("begin", serve_id, now_ns, cover)) is _LATE:
                 raise TooLate
         except TooLate:
             self._missed[serve_id] = (now_ns, "meter-late")
 
-    def _begun(self, serve_id: bytes, cover: Cover, now_ns: int) -> bool:
-        """Whether the latest reading was good enough to begin with."""
-        if self._state != "running":
+    def _begun(self, serve_id: bytes, cover: Cover, now_ns: int, age_ns: float) -> bool:
+        """Whether the latest reading, of that age, was good enough to begin with."""
+        if age_ns > cover.slack_ns or self._state != "running":
             return False
         with self._books:  # under which the thread sets what it guards
             # A guard interval that this breaks is somebody's answer that waits no longer: the thread has to know.
-            if self._guarding or not self._allocation.begin_between(serve_id, cover, now_ns):
+            if self._guarding or not self._allocation.begin(serve_id, cover, now_ns, True):
                 return False
         if not self._stirred:
             self._stir()
@@ -270,7 +272,12 @@ class Metering:
         """The thread has something to look at more often than while nothing ran."""
         with self._wake:
             self._stirred = True
-            self._wake.notify()
+            self._ring()
+
+    def _ring(self) -> None:
+        """With `_wake` held."""
+        if self._bell.locked():
+            self._bell.release()
 
     async def _ask(self, ask: _Ask) -> _Figure:
         loop = asyncio.get_running_loop()
@@ -295,7 +302,7 @@ class Metering:
         with self._wake:
             if self._state == "running" and not self._thread_ended:
                 self._asks.append(ask)
-                self._wake.notify()
+                self._ring()
                 return
         if ask.future is not None:
             ask.future.set_result(None)
@@ -306,11 +313,14 @@ class Metering:
             read_at = -math.inf  # the first reading is due at once
             while True:
                 with self._wake:
-                    while not self._asks and self._state == "running" and (pause_s := self._pause_s(read_at)) > 0:
-                        self._wake.wait(pause_s)
-                    asks, self._asks = self._asks, []
                     if self._state != "running":
                         return
+                    pause_s = 0.0 if self._asks else self._pause_s(read_at)
+                    if pause_s <= 0:
+                        asks, self._asks = self._asks, []
+                if pause_s > 0:
+                    self._bell.acquire(timeout=pause_s)
+                    continue
                 self._reading_since = read_at = time.monotonic()
                 boot_ns, now_ns = self._boot_ns(), self._now_ns()
                 readings = self._read(now_ns)

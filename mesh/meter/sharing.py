@@ -50,7 +50,7 @@ class Counter:
         """What a receipt says of a share of `uj`; of many that end at one reading most have one of a few figures."""
         source = self._sources.get(uj)
         if source is None:
-            source = self._sources[uj] = self._source.changed(uj=uj)
+            source = self._sources[uj] = self._source.beside("uj", uj)
         return source
 
     def turn(self) -> None:
@@ -184,11 +184,11 @@ class Pool:
         """One more microjoule of the counter there to so many of the active ones, the lowest serve ids first."""
         if self._order is None:
             self._order = sorted(self.active)
+        extra, nothing = self.extra, [0] * len(self.counters)
         for serve_id in self._order[:remainder]:
-            extra = self.extra.get(serve_id)
-            if extra is None:
-                extra = self.extra[serve_id] = [0] * len(self.counters)
-            extra[place] += 1
+            if serve_id not in extra:
+                extra[serve_id] = nothing.copy()
+            extra[serve_id][place] += 1
 
     def held_uj(self, share: Share) -> list[int]:
         """What it comes to by counter."""

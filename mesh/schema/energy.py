@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Literal, get_args
 
-import msgspec
 from msgspec import Meta
-from msgspec.structs import force_setattr
 
 from mesh.schema.limits import MAX_SOURCES
 from mesh.schema.value import Id16, Token, UInt, Value, check_known_name, remembered
@@ -20,7 +17,6 @@ WITHOUT_FIGURE = frozenset({"unresolved", "absent"})
 # A sharing rule and its version: `equal/1`.
 Rule = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9._-]{0,53}[a-z0-9])?/[1-9][0-9]{0,3}\Z")]
 
-_copied: Callable[[Energy], Energy] = msgspec.Struct.__copy__  # type: ignore[attr-defined]  # what copy.copy calls
 _check_rule = remembered(Rule)
 
 
@@ -94,6 +90,4 @@ class Energy(Value):
         covered no other field has to do with that, so that there is nothing to check again."""
         if self.covered_ns is not None:
             return self.changed(span_ns=span_ns)
-        other: Energy = _copied(self)
-        force_setattr(other, "span_ns", span_ns)
-        return other
+        return self.beside("span_ns", span_ns)

@@ -96,7 +96,7 @@ class Books(RuleBasedStateMachine):
         """The Metering's other way in; where the latest reading was no good it takes the first."""
         self.serves += 1
         serve = low + self.serves.to_bytes(15, "big")
-        if not self.allocation.begin_between(serve, self.allocation.cover(on), self.now):
+        if not self.allocation.begin(serve, self.allocation.cover(on), self.now, between=True):
             assert serve not in self.allocation
             self.allocation.begin(serve, self.allocation.cover(on), self.now)
         return serve

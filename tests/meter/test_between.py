@@ -25,7 +25,7 @@ def between(allocation: Allocation, *steps: tuple[str, bytes, int]) -> dict[byte
     told: dict[bytes, Any] = {}
     for what, serve, ms in steps:
         if what == "begin":
-            assert allocation.begin_between(serve, allocation.cover("m"), ms * MS)
+            assert allocation.begin(serve, allocation.cover("m"), ms * MS, between=True)
         else:
             told[serve] = allocation.end_between(serve, ms * MS)
     return told
@@ -97,11 +97,11 @@ def test_serve_begins_unguarded_where_another_ended_after_the_reading() -> None:
 
 def test_reading_that_is_no_good_stands_for_nothing() -> None:
     allocation = books()
-    assert not allocation.begin_between(A, allocation.cover("m"), 0)
+    assert not allocation.begin(A, allocation.cover("m"), 0, between=True)
     allocation.tick(at(0, gpu0=0))
     allocation.begin(A, allocation.cover("m"), 0)
     allocation.tick([Reading("gpu0", MS, None, "lost")])
-    assert not allocation.begin_between(B, allocation.cover("m"), MS)
+    assert not allocation.begin(B, allocation.cover("m"), MS, between=True)
     assert allocation.end_between(A, MS) is None
     assert allocation.end_between(B, MS) is None
     assert len(allocation) == 1
