@@ -114,3 +114,34 @@ def test_serve_whose_own_span_is_too_short_is_unresolved_though_its_readings_lie
     between(allocation, ("begin", A, 5))
     allocation.tick(at(40, gpu0=1_000_000))
     assert allocation.end(A, 40 * MS).reason == "span-under-resolution"
+
+
+def test_those_who_began_at_one_reading_and_ended_at_another_differ_by_their_spans_and_the_remainder() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    between(allocation, ("begin", C, 1), ("begin", A, 2), ("begin", B, 3))
+    allocation.tick(at(100, gpu0=1_000_000))
+    told = between(allocation, ("end", B, 101), ("end", A, 102), ("end", C, 103))
+    assert [told[serve].uj for serve in (A, B, C)] == [333_334, 333_333, 333_333]
+    assert [told[serve].span_ns for serve in (A, B, C)] == [100 * MS, 98 * MS, 102 * MS]
+    for energy in told.values():
+        assert (energy.basis, energy.window_uj, energy.peak_sharers) == ("allocated", 1_000_000, 3)
+        assert energy.uj == energy.sources[0].uj
+    # at the next reading they hold nothing of what was told at this one
+    between(allocation, ("begin", bytes(16), 104), ("begin", bytes(15) + b"z", 104))
+    allocation.tick(at(200, gpu0=1_000_007))
+    told = between(allocation, ("end", bytes(16), 201), ("end", bytes(15) + b"z", 201))
+    assert sorted(energy.uj for energy in told.values()) == [3, 4]
+
+
+def test_each_of_them_has_what_was_covered_of_its_own_span() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    between(allocation, ("begin", A, 1), ("begin", B, 3))
+    allocation.tick(at(100, gpu0=1_000_000))
+    allocation.tick([Reading("gpu0", 160 * MS, 1_600_000, gap=True)])
+    told = between(allocation, ("end", A, 161), ("end", B, 162))
+    assert [(told[serve].span_ns, told[serve].covered_ns) for serve in (A, B)] == [
+        (160 * MS, 100 * MS),
+        (159 * MS, 99 * MS),
+    ]
