@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import secrets
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import psutil
 
 from bench.measure import process_cpu_ns
 from bench.venvs import ROOT, python_of
+from mesh.engine.server_port import KeptPort
 
 CHUNKS = 32  # tokens of an answer, each an event of its own on the way from the server
 _PROXY = Path(__file__).parent / "peers" / "reverse_proxy.py"
@@ -127,7 +127,7 @@ def reverse_proxy(url: str, *loop: str) -> Iterator[Front]:
 def litellm(folder: Path, url: str) -> Iterator[Front]:
     """The LiteLLM proxy with one worker, no database and nothing that calls out. Raises PeerMissing."""
     python = python_of("litellm", _LITELLM)
-    key, port = f"sk-{secrets.token_hex(24)}", _free_port()
+    key = f"sk-{secrets.token_hex(24)}"
     model = {"model": "text-completion-openai/tiny", "api_base": f"{url}/v1", "api_key": "none"}
     config = folder / "litellm.yaml"
     config.write_text(  # YAML holds JSON
@@ -144,11 +144,14 @@ def litellm(folder: Path, url: str) -> Iterator[Front]:
         "LITELLM_MODE": "PRODUCTION", "LITELLM_LOG": "ERROR", "LITELLM_TELEMETRY": "False", "NO_PROXY": "127.0.0.1",
     }  # fmt: skip
     began = time.perf_counter()
-    with running(
-        str(python.parent / "litellm"), "--config", str(config), "--host", "127.0.0.1", "--port", str(port),
-        "--num_workers", "1", "--telemetry", "False", environment=environment,
-    ) as process:  # fmt: skip
-        yield _answering(Front(process, f"http://127.0.0.1:{port}", key), began)
+    with (
+        KeptPort("127.0.0.1") as port,
+        running(
+            str(python.parent / "litellm"), "--config", str(config), "--host", "127.0.0.1", "--port", str(port.number),
+            "--num_workers", "1", "--telemetry", "False", environment=environment,
+        ) as process,
+    ):  # fmt: skip
+        yield _answering(Front(process, f"http://127.0.0.1:{port.number}", key), began)
 
 
 def _answering(front: Front, began: float) -> Front:
@@ -190,10 +193,3 @@ def told(process: subprocess.Popen[str]) -> dict[str, Any]:
         lines.append(line(process))
     said: dict[str, Any] = json.loads("".join(lines))
     return said
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -145,7 +145,7 @@ def _specs(args: argparse.Namespace) -> list[EngineSpec]:
 
     specs: list[EngineSpec] = []
     if args.config is not None:
-        from mesh.cli.serve import backend_spec
+        from mesh.cli.serve_plan import backend_spec
         from mesh.gateway.config import MeshConfig
 
         given = [flag for flag in (*ENGINE_FLAGS, *BLUEPRINT_FLAGS) if getattr(args, flag)]

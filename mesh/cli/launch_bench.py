@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import json
 import os
 import platform
 import sys
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
             return ACCEPTED
         say(f"# run {measured.id} of {args.recipe}; nothing is sent or written")
         for cell in cells:
-            say(f"{cell['concurrency']} x {cell['path']} of {cell['depth']} tokens: {cell['body']}")
+            say(f"{cell['concurrency']} x {cell['path']} of {cell['depth']} tokens: {json.dumps(cell['body'])}")
         for file in files:
             say(file)
         return ACCEPTED
@@ -153,12 +154,13 @@ async def _measure(
             raise hosts.down[nodes[0].name]
         opener = _direct(nodes[0], port) if args.direct else _through(hosts, nodes[0].name, port)
         client = Client(opener, f"{nodes[0].ssh_ip if args.direct else '127.0.0.1'}:{port}", time.monotonic_ns)
-        cells = await Bench(client, engine, model, matrix, tell).run()
+        found = await Bench(client, engine, model, matrix, tell).run()
         seen = await observe(hosts, measured, kept)
     data = BenchData(
         v=FORMAT, recipe=args.recipe, run=measured.id, engine=engine, model=model,
         way="direct" if args.direct else "ssh", endpoint=ENDPOINT, prompts=PROMPTS, seed=matrix.seed,
-        output_tokens=matrix.output_tokens, began_ms=began_ms, ended_ms=time.time_ns() // 10**6, cells=cells,
+        output_tokens=matrix.output_tokens, engine_version=found.engine_version, warm_up_tokens=found.warm_up_tokens,
+        began_ms=began_ms, ended_ms=time.time_ns() // 10**6, cells=found.cells,
     )  # fmt: skip
     return data, _manifest(args, config, measured, kept, seen, data, stem)
 

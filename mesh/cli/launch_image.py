@@ -43,6 +43,36 @@ def add(actions: Any) -> None:
     copy.add_argument("--to", action="append", metavar="NAME", help="to this node (all others of its cluster)")
 
 
+# What launchers do that make images while they launch. Here a launch makes none: each is a step of its own before it.
+_STEPS = {
+    "--build-node": ("NODE", "build {recipe} --node {given}"),
+    "--force-build": (None, "build {recipe} --force"),
+    "--sync-image": (None, "copy {recipe}"),
+    "--sync-image-source": ("NODE", "copy {recipe} --node {given}"),
+}
+
+
+def add_step_flags(serve: argparse.ArgumentParser) -> None:
+    """So that whoever knows them from elsewhere is told what to do."""
+    for flag, (value, _) in _STEPS.items():
+        how: dict[str, Any] = {"action": "store_true"} if value is None else {"metavar": value}
+        serve.add_argument(flag, help=argparse.SUPPRESS, **how)
+    serve.add_argument("--no-push", action="store_true", help=argparse.SUPPRESS)
+
+
+def check_step_flags(args: argparse.Namespace) -> None:
+    """Raises UsageError with the command that does it."""
+    for flag, (_, command) in _STEPS.items():
+        given = getattr(args, flag[2:].replace("-", "_"))
+        if given:
+            words = command.format(recipe=args.recipe, given=given)
+            raise UsageError(
+                f"{flag}: a launch makes no image; first `mesh launch image {words}`, then serve without it"
+            )
+    if args.no_push:
+        raise UsageError("--no-push: a launch pushes nothing, so leave it out; `mesh launch image push` does")
+
+
 def run_show(args: argparse.Namespace) -> int:
     from mesh.launch.images import context_of
 

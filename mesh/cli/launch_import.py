@@ -102,20 +102,26 @@ def _one(
 ) -> tuple[dict[str, Any], list[Finding], list[View]]:
     from mesh.launch.foreign import dotted, read_yaml
     from mesh.launch.foreign_vllm import Choice
-    from mesh.launch.importer import import_recipe
-    from mesh.launch.manifests import compose_findings, is_kubernetes, kubernetes_findings
+    from mesh.launch.importer import FORMS, form_of, import_recipe
+    from mesh.launch.manifests import compose_findings, images_of, is_kubernetes, kubernetes_findings, loose_findings
     from mesh.launch.toml_file import read_bounded
+    from mesh.launch.validate import comment_findings
     from mesh.launch.views import compose_views
 
     data = read_bounded(path)
     documents, found = read_yaml(data, str(path))
-    if is_kubernetes([one for one in documents if one is not None]):
-        return {"form": "kubernetes"}, [*found, *kubernetes_findings([one for one in documents if one])], []
+    documents = [one for one in documents if one is not None]
+    text = data.decode("utf-8")
+    found += [one for image in images_of(documents) for one in comment_findings(text, image)]
+    if is_kubernetes(documents):
+        return {"form": "kubernetes"}, [*found, *kubernetes_findings(documents)], []
     if len(documents) == 1 and isinstance(documents[0], dict) and "services" in documents[0]:
         more, views = compose_findings(documents[0], path.name, env, env_source)
         if args.compare:  # the env file is a view of its own there
             views = compose_views(documents[0], path.name, {}, None)
         return {"form": "compose", "services": [_view(view) for view in views]}, [*found, *more], views
+    if all(form_of(one) is None for one in documents) and (loose := loose_findings(documents, ", ".join(FORMS))):
+        return {"form": "unknown"}, [*found, *loose], []
     choice = Choice(args.variant, args.hardware, args.strategy, None if args.feature is None else tuple(args.feature))
     imported = import_recipe(data, str(path), choice=choice, engine_version=args.engine_version)
     if args.out is not None and not args.compare:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.console import emit, note, say
+from mesh.cli.console import emit, note, printable, say
 from mesh.cli.exits import ACCEPTED, REFUSED
 from mesh.cli.launch_flags import add_common_flags, loaded, recipe_at
 from mesh.errors import UsageError
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         _no_text(args)
         emit({"ok": not damaged, "recipes": [each.to_map() for each in recipes]})
     else:
-        _write(args, _rendered(_format(args), recipes))
+        _write(args, _rendered(_format(args), recipes, settings=bool(args.recipes)))
     return REFUSED if damaged else ACCEPTED
 
 
@@ -108,7 +108,7 @@ def _show_package(args: argparse.Namespace, one: Package) -> int:
     return ACCEPTED
 
 
-def _rendered(form: str, recipes: list[Told]) -> bytes:
+def _rendered(form: str, recipes: list[Told], *, settings: bool) -> bytes:
     from mesh.cli.launch_tables import markdown_table, terminal_table
 
     if form == "html":
@@ -119,7 +119,9 @@ def _rendered(form: str, recipes: list[Told]) -> bytes:
     if form == "md":
         return _markdown(recipes, markdown_table(_SUMMARY, lines))
     table = [terminal_table(_SUMMARY, lines)] if lines else ["no recipe, and no run of one"]
-    return ("\n".join([*table, *(words for one in recipes for words in _remarks(one))]) + "\n").encode()
+    remarks = [words for one in recipes for words in _remarks(one)]
+    remarks += [f"{one.name}: {each.words()}" for one in recipes for each in one.settings] if settings else []
+    return ("\n".join([*table, *map(printable, remarks)]) + "\n").encode()
 
 
 def _line(one: Told) -> tuple[str, ...]:
@@ -147,6 +149,9 @@ def _markdown(recipes: list[Told], summary: str) -> bytes:
         parts.append(f"## {escaped(one.name)}")
         remarks = [f"- {escaped(words.removeprefix(f'{one.name}: '))}" for words in _remarks(one)]
         parts += ["\n".join(remarks)] if remarks else []
+        parts += ["Settings in force:\n\n" + "\n".join(f"- {escaped(each.words())}" for each in one.settings)] * bool(
+            one.settings
+        )
         for package in reversed(one.packages):
             manifest = package.manifest
             changed = "; the recipe has changed since" if one.stale(package) else ""

@@ -10,7 +10,7 @@ import mesh
 from mesh.cli.audit_plots import text
 from mesh.cli.console import counted
 from mesh.cli.launch_reports import Told
-from mesh.cli.launch_tables import HEADINGS, UNKNOWN, drift_lines, facts, rows
+from mesh.cli.launch_tables import HEADINGS, RATES, UNKNOWN, drift_lines, facts, rows
 from mesh.cli.words import utc
 from mesh.launch.bench_package import Package
 
@@ -92,9 +92,15 @@ def _recipe(one: Told) -> Iterator[str]:
         yield f'<p class="quiet">{text("; ".join(one.unknown))}</p>'
     if one.fault is not None or one.damaged:
         yield _listed("drift", "Cannot be shown:", [*([one.fault] if one.fault else []), *one.damaged])
+    if one.settings:
+        told = [(each.name, f"{each.value or 'on'} ({each.origin})") for each in one.settings]
+        pairs = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in told)
+        yield f"<details><summary>Settings in force, and where each comes from</summary><dl>{pairs}</dl></details>"
     for package in reversed(one.packages):
         yield _bench(one, package)
-    if not one.packages:
+    if one.packages:
+        yield f'<p class="quiet">{text(RATES)}</p>'
+    else:
         yield '<p class="quiet">No bench of it was landed.</p>'
     yield "</section>"
 

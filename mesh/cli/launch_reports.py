@@ -18,6 +18,7 @@ from mesh.launch.run_choice import check_opened, recipes_with_runs
 from mesh.launch.run_ledger import RunLedger
 from mesh.launch.running import all_drift, all_unknown, kept_of, observe
 from mesh.launch.runs import nodes_of, status_of
+from mesh.launch.settings import Setting, settings_of
 from mesh.launch.ssh import Hosts
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Told:
-    """Of one recipe. `state` is of its open run, or of its last one; `drift` of the open run against its record, and
-    `unknown` what of it could not be looked at. `damaged` are packages that cannot be shown, and why."""
+    """Of one recipe. `state` is of its open run, or of its last one, whose `settings` were in force; `drift` of the
+    open run against its record, and `unknown` what of it could not be looked at. `damaged` are packages that cannot be
+    shown, and why."""
 
     name: str
     file: RecipeFile | None
@@ -40,6 +42,7 @@ class Told:
     why: str | None = None
     drift: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    settings: list[Setting] = field(default_factory=list)
     packages: list[Package] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
 
@@ -73,7 +76,7 @@ class Told:
             "recipe": self.name, "group": self.group, "model": self.model, "state": self.state, "why": self.why,
             "launches": self.launches, "run": None if self.run is None else self.run.id, "fault": self.fault,
             "launch_digest": None if self.run is None else self.run.opened.get("record"), "drift": self.drift,
-            "unknown": self.unknown, "damaged": self.damaged,
+            "unknown": self.unknown, "damaged": self.damaged, "settings": [one.to_map() for one in self.settings],
             "benches": [
                 {"manifest": str(one.path), "label": one.manifest.label, "ended_ms": one.manifest.ended_ms,
                  "provenance": one.chip, "recipe_changed_since": self.stale(one), "drift": one.manifest.drift,
@@ -125,6 +128,9 @@ def _one(name: str, config: Loaded, root: Path, *, live: bool) -> Told:
 def _of_run(told: Told, config: Loaded, root: Path, *, live: bool) -> None:
     run = told.run
     assert run is not None
+    kept = kept_of(root / told.name / run.id, told.name, run)
+    if kept.record is not None and kept.recipe is not None:
+        told.settings = settings_of(kept.record, kept.recipe.recipe)
     if not run.open:
         told.state, told.why = "closed", str((run.closed or {}).get("how", "")) or None
         return
@@ -134,7 +140,6 @@ def _of_run(told: Told, config: Loaded, root: Path, *, live: bool) -> None:
     except LaunchError as e:
         told.why = str(e)
         return
-    kept = kept_of(root / told.name / run.id, told.name, run)
     told.drift += drift_of(kept, told.file if told.file is not None else str(told.fault), config)
     if not live:
         told.unknown.append("what runs was not looked at: --live does")

@@ -24,6 +24,7 @@ from mesh.cli.launch_flags import (
     recipe_at,
     wish_of,
 )
+from mesh.cli.launch_image import add_step_flags, check_step_flags
 from mesh.cli.launch_plan import run_plan, run_stop_plan
 from mesh.errors import LaunchError, UsageError
 
@@ -46,6 +47,7 @@ def add(actions: Any) -> None:
     serve.add_argument("--dry-run", action="store_true", help="print every command, and run none: what plan does")
     add_choice_flags(serve)
     add_common_flags(serve)
+    add_step_flags(serve)
     serve.set_defaults(run=run_serve)
     stop = actions.add_parser("stop", help="stop a recipe's run on every node, and see that nothing is left")
     stop.add_argument("recipe", metavar="RECIPE", help="a recipe's name")
@@ -73,6 +75,7 @@ def add(actions: Any) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> int:
+    check_step_flags(args)
     if args.dry_run:
         return run_plan(args)
     if args.no_wait and args.follow:

@@ -18,6 +18,11 @@ HEADINGS = (
     "what failed",
 )  # fmt: skip
 UNKNOWN = "not known"
+RATES = (
+    "Rates are tokens a second: prefill of all streams together until the last one's first token, decode of the median "
+    "stream, all output over the whole cell. Each prompt is a text of its own from its first word on. Where most of a "
+    "stream came in pieces with others, nobody saw how long each token took, and its decode is not known."
+)
 
 
 def rows(data: BenchData) -> list[tuple[str, ...]]:
@@ -73,22 +78,30 @@ def facts(manifest: Manifest, data: BenchData) -> list[tuple[str, str]]:
     pairs = [
         ("recipe", f"{manifest.recipe}, sha256 {manifest.recipe_sha256}"),
         ("run", f"{manifest.run} on {manifest.cluster}"),
-        ("model", f"{manifest.model}, by {data.engine}"),
+        ("model", f"{manifest.model}, by {data.engine}" + (f" {data.engine_version}" if data.engine_version else "")),
         ("launch record", manifest.launch_digest or "none"),
         *((f"configuration {name}", f"sha256 {digest}") for name, digest in manifest.config_sha256.items()),
     ]
     for node in manifest.nodes:
         ran = [f"image {node.image}"] if node.image else [f"program sha256 {node.program}"] if node.program else []
         checksums = [f"{key} {value}" for key, value in sorted(node.labels.items()) if key.endswith("checksum")]
-        machine = [f"{key} {value}" for key, value in node.machine.items()]
+        machine = [_of_machine(key, value) for key, value in node.machine.items()]
         pairs.append((f"rank {node.rank} on {node.node}", "; ".join([*ran, *checksums, *machine]) or UNKNOWN))
     way = "through ssh to the engine's node" if data.way == "ssh" else "directly to the engine"
     pairs += [
         ("measured from", "; ".join(f"{key} {value}" for key, value in manifest.launcher.items())),
         ("measured how", f"{data.endpoint} {way}; {data.output_tokens} output tokens asked for; "
-                         f"texts {data.prompts}, seed {data.seed}"),
+                         f"texts {data.prompts}, seed {data.seed}; " + (
+                             "no warm-up" if data.warm_up_tokens is None else
+                             f"after a completion of {data.warm_up_tokens} prompt tokens that is not counted")),
     ]  # fmt: skip
     return pairs
+
+
+def _of_machine(key: str, value: str) -> str:
+    if key == "memory_kib" and value.isdigit():
+        return f"memory {int(value) / 1024**2:.1f} GiB"
+    return f"{key} {value}"
 
 
 def markdown_report(manifest: Manifest, data: BenchData) -> str:
@@ -96,8 +109,7 @@ def markdown_report(manifest: Manifest, data: BenchData) -> str:
     parts = [
         f"# Bench of {escaped(manifest.recipe)}, {escaped(manifest.label)}", when(data),
         markdown_table(HEADINGS, rows(data)),
-        "Rates are tokens a second: prefill of all streams together until the last one's first token, decode of the "
-        "median stream, all output over the whole cell. Each prompt is a text of its own from its first word on.",
+        RATES,
         "## Provenance", "\n".join(f"- {escaped(name)}: {escaped(value)}" for name, value in facts(manifest, data)),
         "## Drift", "\n".join(f"- {escaped(line)}" for line in drift_lines(manifest)),
     ]  # fmt: skip

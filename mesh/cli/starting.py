@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,30 +165,36 @@ def gguf_config(spec: GgufSpec, cpu_watts_u: int | None, environment: Mapping[st
 
 
 async def _start_vllm(spec: VllmSpec, environment: Mapping[str, str]) -> ServingEngine:
+    from mesh.engine.server_port import KeptPort
     from mesh.engine.vllm import VllmEngine
     from mesh.engine.vllm_described import VllmConfig, quantizes, told_dtype
     from mesh.engine.vllm_managed import ManagedServer, server_command
 
-    url, launch = spec.url, None
-    if url is None:
-        assert spec.weights is not None
-        port = _free_port()
-        name = spec.name or spec.weights.resolve().name
-        command = server_command(spec.executable, spec.weights, host=LOOPBACK, port=port, name=name, flags=spec.flags)
-        url = f"http://{LOOPBACK}:{port}"
-        processors = None if spec.candidate is None else spec.candidate.processors
+    url, launch, port = spec.url, None, None
+    with contextlib.ExitStack() as until_started:
+        if url is None:
+            assert spec.weights is not None
+            port = until_started.enter_context(KeptPort(LOOPBACK))
+            name = spec.name or spec.weights.resolve().name
+            command = server_command(
+                spec.executable, spec.weights, host=LOOPBACK, port=port.number, name=name, flags=spec.flags
+            )
+            url = f"http://{LOOPBACK}:{port.number}"
+            processors = None if spec.candidate is None else spec.candidate.processors
 
-        def launch(on_end: Callable[[EngineError], None]) -> Awaitable[ManagedServer]:
-            return ManagedServer.start(command, env=environment, on_end=on_end, processors=processors)
+            def launch(on_end: Callable[[EngineError], None]) -> Awaitable[ManagedServer]:
+                return ManagedServer.start(command, env=environment, on_end=on_end, processors=processors)
 
-    config = VllmConfig(
-        url, recipe_id=spec.name, model=spec.model, weights=spec.weights, tokenizer=spec.tokenizer,
-        chat_template=_template(spec.chat_template), device=spec.device, margins=spec.margins, route=spec.route,
-        dtype=spec.dtype or told_dtype(spec.flags), key=_key(spec.key_file),
-        requantized=quantizes(spec.flags), **_given(slots=spec.slots, start_s=spec.start_s),
-        blueprint_id=None if spec.blueprint is None else spec.blueprint.id, **_of_candidate(spec.candidate),
-    )  # fmt: skip
-    return await VllmEngine.start(config, launch=launch)
+        config = VllmConfig(
+            url, recipe_id=spec.name, model=spec.model, weights=spec.weights, tokenizer=spec.tokenizer,
+            chat_template=_template(spec.chat_template), device=spec.device, margins=spec.margins, route=spec.route,
+            dtype=spec.dtype or told_dtype(spec.flags), key=_key(spec.key_file),
+            requantized=quantizes(spec.flags), **_given(slots=spec.slots, start_s=spec.start_s),
+            blueprint_id=None if spec.blueprint is None else spec.blueprint.id, **_of_candidate(spec.candidate),
+        )  # fmt: skip
+        engine = await VllmEngine.start(config, launch=launch, port=port)
+        until_started.pop_all()
+    return engine
 
 
 async def answering(spec: VllmSpec, start_s: int) -> None:
@@ -222,15 +228,6 @@ def _of_candidate(candidate: CandidateSpec | None) -> dict[str, Any]:
         return {}
     envelope = candidate.envelope
     return {"candidate": candidate.settings, "guard": envelope.refusal, "excess": envelope.excess}
-
-
-def _free_port() -> int:
-    """One that nobody listens on now. Somebody may take it before the server does: the server then says so and is
-    started again."""
-    with socket.socket() as listener:
-        listener.bind((LOOPBACK, 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from mesh.engine.protocol import (
     undecided,
 )
 from mesh.engine.same import check_same
+from mesh.engine.server_port import KeptPort
 from mesh.engine.vllm_answers import read_at_once, read_streamed
 from mesh.engine.vllm_checks import Checking, undecidable, unfit_of, unsure
 from mesh.engine.vllm_described import (
@@ -70,11 +71,13 @@ class VllmEngine(VllmSelf):
 
     runs_cold = True
 
-    def __init__(self, config: VllmConfig, *, launch: Launch | None, random: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, config: VllmConfig, *, launch: Launch | None, port: KeptPort | None, random: Callable[[int], bytes]
+    ) -> None:
         super().__init__(config, random)
         self._own = (
             None if launch is None
-            else OwnServer(launch, self._server, self._lost, start_s=config.start_s, excess=config.excess)
+            else OwnServer(launch, self._server, self._lost, start_s=config.start_s, excess=config.excess, port=port)
         )  # fmt: skip
         self._up = False
         self._closed = False
@@ -87,17 +90,18 @@ class VllmEngine(VllmSelf):
 
     @classmethod
     async def start(
-        cls, config: VllmConfig, *, launch: Launch | None = None, random: Callable[[int], bytes] = os.urandom
-    ) -> VllmEngine:
+        cls, config: VllmConfig, *, launch: Launch | None = None, port: KeptPort | None = None,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> VllmEngine:  # fmt: skip
         """Ask the server what it is, digest the model's folder and measure. With `launch` the server is ours: started
-        here, started again when it ends, stopped by `close`.
+        here, started again when it ends, stopped by `close`, which also gives up the `port` that is kept for it.
 
         Raises UsageError for a configuration that the server contradicts, EngineUnsupported for a server that does not
         give token ids, EngineUnavailable or EngineFailed where it does not answer, ModelFileError for an unsound
         folder, OSError where one cannot be read.
         """
         kind = VllmEngine if config.text_folder is None else VllmTextEngine
-        engine = kind(config, launch=launch, random=random)
+        engine = kind(config, launch=launch, port=port, random=random)
         try:
             await engine._open()
         except BaseException:
@@ -161,7 +165,7 @@ class VllmEngine(VllmSelf):
             await self._template.close()
         await self._server.close()
         if self._own is not None:
-            await self._own.stop()
+            await self._own.close()
 
     # --- what it says of itself
 

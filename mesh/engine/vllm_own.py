@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from mesh.engine.excess import Excess, ExcessWatch
+from mesh.engine.server_port import KeptPort
 from mesh.engine.vllm_http import VllmServer
 from mesh.engine.vllm_managed import ManagedServer
 from mesh.errors import EngineError, EngineFailed, UsageError
@@ -25,12 +26,13 @@ _RESTART_MOST_S: Final = 60.0
 class OwnServer:
     """`ended` is how it ended, None while it runs or loads; `lost` hears of each end that nobody asked for. `failures`
     counts starts since somebody last set it to 0. One that does not answer within `start_s` seconds is ended, as is one
-    of which `excess` says why."""
+    of which `excess` says why. `port` is kept for it until `close`."""
 
     def __init__(
         self, launch: Launch, server: VllmServer, lost: Callable[[EngineError], None], *, start_s: float,
-        excess: Excess | None = None,
+        excess: Excess | None = None, port: KeptPort | None = None,
     ) -> None:  # fmt: skip
+        self._port = port
         self._start_s = start_s
         self._excess = ExcessWatch(excess, self._exceeded)
         self._ending: asyncio.Task[None] | None = None
@@ -89,6 +91,14 @@ class OwnServer:
             await asyncio.wait({ending})
         if self._managed is not None:
             await self._managed.stop()
+
+    async def close(self) -> None:
+        """Stop it for good."""
+        try:
+            await self.stop()
+        finally:
+            if self._port is not None:
+                self._port.close()
 
     def _exceeded(self, why: str) -> None:
         assert self._managed is not None

@@ -73,13 +73,12 @@ def _more_parts(data: bytes, most: int) -> bool:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise EncodingError(f"key {name[:80]!a} is there twice")
-            seen.add(name)
+    """Of two entries of one name a reader would take either."""
+    value: dict[str, Any] = {}
+    for key, item in pairs:
+        if key in value:
+            raise EncodingError(f"key {key[:80]!a} is there twice")
+        value[key] = item
     return value
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from mesh.errors import ModelFileError
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading. Raises ModelFileError where the path leads to anything else (a pipe would block, a
     device never ends) and OSError where it cannot be opened."""
     try:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from mesh.errors import ModelFileError
+from mesh.errors import EncodingError, ModelFileError
+from mesh.identity.document import parse_document
 from mesh.identity.files import open_regular
 
-MAX_INDEX_BYTES = 64 * 1024 * 1024
+MAX_INDEX_BYTES = 67_108_864
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
@@ -81,12 +80,10 @@ def _index_names(path: Path) -> set[str]:
     """The files that an index names: each a plain name, in its own folder."""
     with open_regular(path) as file:
         raw = file.read(MAX_INDEX_BYTES + 1)
-    if len(raw) > MAX_INDEX_BYTES:
-        raise ModelFileError(f"{INDEX}: more than {MAX_INDEX_BYTES} bytes")
     try:
-        index: Any = json.loads(raw)
-    except (ValueError, RecursionError) as e:
-        raise ModelFileError(f"{INDEX}: not JSON: {e}") from None
+        index = parse_document(raw, INDEX, max_bytes=MAX_INDEX_BYTES)
+    except EncodingError as e:
+        raise ModelFileError(str(e)) from None
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelFileError(f"{INDEX}: no weight_map, expected a map from tensor to file", field="weight_map")

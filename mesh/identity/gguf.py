@@ -29,7 +29,7 @@ VERSIONS = (2, 3)  # 1 has 32-bit counts and no engine reads it any more
 MAX_PAIRS = 16_384  # real models have under a hundred
 MAX_TENSORS = 65_536
 MAX_BLOCKS = 512
-MAX_ALIGNMENT = 1024 * 1024
+MAX_ALIGNMENT = 1_048_576
 DEFAULT_ALIGNMENT = 32
 MAX_CONTEXT_TOKENS = 2**31 - 1
 MAX_SHARDS = 99_999  # five digits in a shard's name
@@ -42,7 +42,8 @@ _PER_TOKEN = {"tokenizer.ggml.scores": ("f32",), "tokenizer.ggml.token_type": ("
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What a shard says of its place: `number` counts from 0, `tensors` is the number in all shards together."""
+    """What one shard of several says of its place: `number` counts from 0, `tensors` is the number in all shards
+    together."""
 
     number: int
     count: int
@@ -121,11 +122,10 @@ def read_header(source: Path | BinaryIO, *, label: str | None = None) -> GgufHea
         add_bos_token=metadata.flag("tokenizer.ggml.add_bos_token"),
         chat_template=metadata.text("tokenizer.chat_template"),
     )
-    if header.split is None or header.split.number == 0:
-        if architecture is None:
-            raise metadata.fault("general.architecture", "missing, expected the name of a model architecture")
-        if header.split is None or header.split.count == 1:
-            check_blocks(header, tensors)
+    if architecture is None and not (header.split and header.split.number):
+        raise metadata.fault("general.architecture", "missing, expected the name of a model architecture")
+    if header.split is None:
+        check_blocks(header, tensors)
     return header
 
 
@@ -183,9 +183,9 @@ def _token_count(metadata: Metadata) -> int | None:
 
 def _split(metadata: Metadata) -> Split | None:
     count = metadata.integer("split.count", maximum=MAX_SHARDS)
-    number = metadata.integer("split.no", maximum=max((count or 1) - 1, 0))
+    number = metadata.integer("split.no", maximum=(count or 1) - 1)
     tensors = metadata.integer("split.tensors.count")
-    return Split(number or 0, count, tensors) if count else None
+    return Split(number or 0, count, tensors) if count and count > 1 else None
 
 
 def check_blocks(first: GgufHeader, tensors: Iterable[GgufTensor]) -> None:

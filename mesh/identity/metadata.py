@@ -11,7 +11,7 @@ from mesh.errors import ModelFileError
 from mesh.identity.reader import Reader
 
 MAX_KEY_BYTES = 65_535
-MAX_STRING_BYTES = 16 * 1024 * 1024  # some files carry a whole tokenizer.json
+MAX_STRING_BYTES = 16_777_216  # some files carry a whole tokenizer.json
 MAX_LISTED_STRINGS = 4_000_000  # over all arrays; the largest vocabularies have 300,000 tokens and as many merges
 
 _UINT32, _BOOL, _STRING, _ARRAY = 4, 7, 8, 9

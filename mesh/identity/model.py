@@ -32,10 +32,10 @@ class GgufModel:
     @property
     def logical_files(self) -> Mapping[str, Path]:
         """The files under the names that the weights digest gives them, whatever they are called on this disk."""
-        count = len(self.files)
-        if count == 1:
-            return {"model.gguf": self.files[0]}
-        return {f"model-{i:05d}-of-{count:05d}.gguf": path for i, path in enumerate(self.files, start=1)}
+        first, *others = self.files
+        if not others:
+            return {"model.gguf": first}
+        return {f"model-{i:05d}-of-{len(self.files):05d}.gguf": path for i, path in enumerate(self.files, start=1)}
 
     @cached_property
     def tensors(self) -> tuple[GgufTensor, ...]:
@@ -79,7 +79,7 @@ def read_model(path: Path) -> GgufModel:
     match = _SHARD.match(path.name)
     if match is None or int(match["count"]) == 1:
         header = read_header(path)
-        if header.split is not None and header.split.count > 1:
+        if header.split is not None:
             raise ModelFileError(
                 f"{path.name}: split.count is {header.split.count}, expected a name that ends in "
                 f"-{header.split.number + 1:05d}-of-{header.split.count:05d}.gguf: give the shard by that name, not "
@@ -87,7 +87,7 @@ def read_model(path: Path) -> GgufModel:
                 field="split.count",
             )
         return GgufModel((path,), (header,))
-    files = _shards(path, match["prefix"], int(match["count"]))
+    files = _shards(path.parent, match["prefix"], match["count"])
     headers = tuple(read_header(file) for file in files)
     _check_split(headers)
     return GgufModel(files, headers)
@@ -101,41 +101,44 @@ def _only_model_in(folder: Path) -> Path:
         models.setdefault((match["prefix"], match["count"]) if match else (path.name, ""), path)
     if not models:
         raise ModelFileError(f"{folder.name}: no .gguf file in this folder")
-    if len(models) > 1:
-        names = ", ".join(path.name for path in list(models.values())[:4])
+    first, *others = models.values()
+    if others:
+        names = ", ".join(path.name for path in (first, *others[:3]))
         raise ModelFileError(f"{folder.name}: {len(models)} models in this folder, name one of them: {names}")
-    return next(iter(models.values()))
+    return first
 
 
-def _shards(path: Path, prefix: str, count: int) -> tuple[Path, ...]:
-    """The files `<prefix>-00001-of-<count>.gguf` and on, beside `path`: these and no other number."""
+def _shards(folder: Path, prefix: str, digits: str) -> tuple[Path, ...]:
+    """The files `<prefix>-00001-of-<digits>.gguf` and on in `folder`: these and no other number."""
     found: dict[int, Path] = {}
-    for sibling in path.parent.iterdir():
-        match = _SHARD.match(sibling.name)
-        if match and match["prefix"] == prefix and int(match["count"]) == count:
-            found[int(match["number"])] = sibling
-    # A link to nothing is what an interrupted download leaves in a cache.
-    dangling = {number for number, sibling in found.items() if not sibling.exists()}
-    extra = sorted(number for number in found if not 1 <= number <= count)
+    for path in folder.iterdir():
+        match = _SHARD.match(path.name)
+        if match and match.group("prefix", "count") == (prefix, digits):
+            found[int(match["number"])] = path
+    count = int(digits)
+    numbers = range(1, count + 1)
+    extra = sorted(found.keys() - set(numbers))
     if extra:
-        raise ModelFileError(f"{found[extra[0]].name}: extra shard, expected 00001 to {count:05d} of this model")
-    files = []
-    for number in range(1, count + 1):
-        if number not in found or number in dangling:
-            name = f"{prefix}-{number:05d}-of-{count:05d}.gguf"
-            raise ModelFileError(f"{name}: missing shard, found {len(found.keys() - dangling)} of {count}")
-        files.append(found[number])
-    return tuple(files)
+        raise ModelFileError(f"{found[extra[0]].name}: extra shard, expected 00001 to {digits} of this model")
+    # A link to nothing is what an interrupted download leaves in a cache.
+    there = {number for number, path in found.items() if path.exists()}
+    missing = [number for number in numbers if number not in there]
+    if missing:
+        name = f"{prefix}-{missing[0]:05d}-of-{digits}.gguf"
+        raise ModelFileError(f"{name}: missing shard, found {len(there)} of {count}")
+    return tuple(found[number] for number in numbers)
 
 
 def _check_split(headers: tuple[GgufHeader, ...]) -> None:
     """Hold what the shards say of themselves against their names, and the tensors of all against the first's count."""
     count = len(headers)
     seen: dict[str, str] = {}
+    totals: list[tuple[str, int | None]] = []
     for number, header in enumerate(headers):
         split = header.split
         if split is None or split.count != count:
-            said = "absent" if split is None else split.count
+            count_said = header.metadata.integer("split.count")
+            said = "absent" if count_said is None else count_said
             raise ModelFileError(
                 f"{header.label}: split.count is {said}, expected {count} from the file's name", field="split.count"
             )
@@ -143,6 +146,8 @@ def _check_split(headers: tuple[GgufHeader, ...]) -> None:
             raise ModelFileError(
                 f"{header.label}: split.no is {split.number}, expected {number} from the file's name", field="split.no"
             )
+        if split.tensors is not None or not number:
+            totals.append((header.label, split.tensors))
         for tensor in header.tensors:
             if tensor.name in seen:
                 raise ModelFileError(
@@ -150,11 +155,10 @@ def _check_split(headers: tuple[GgufHeader, ...]) -> None:
                     field=f"tensor {tensor.name!r}",
                 )
             seen[tensor.name] = header.label
-    for header in headers:
-        declared = header.split.tensors if header.split else None
-        if declared != len(seen) and (declared is not None or header is headers[0]):
+    for label, declared in totals:
+        if declared != len(seen):
             raise ModelFileError(
-                f"{header.label}: split.tensors.count is {'absent' if declared is None else declared}, "
+                f"{label}: split.tensors.count is {'absent' if declared is None else declared}, "
                 f"the {count} shards have {len(seen)}",
                 field="split.tensors.count",
             )

@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 from mesh.errors import ModelFileError
 
-MAX_HEADER_BYTES = 128 * 1024 * 1024  # the largest vocabularies in use need under 20 MB
-READ_AHEAD_BYTES = 256 * 1024
+MAX_HEADER_BYTES = 134_217_728  # the largest vocabularies in use need under 20 MB
+READ_AHEAD_BYTES = 262_144
 
 _LENGTH = struct.Struct("<Q")
 
@@ -97,10 +97,10 @@ class Reader:
             return
         self._fits(field, count)
         have = len(self._data)
-        end = min(max(self.at + count, have + READ_AHEAD_BYTES), self.size)
-        while have < end:
-            piece = self._file.read(min(end - have, READ_AHEAD_BYTES))
+        left = min(max(self.at + count - have, READ_AHEAD_BYTES), self.size - have)
+        while left:
+            piece = self._file.read(min(left, READ_AHEAD_BYTES))
             if not piece:
-                raise self.fault(field, f"file ends at byte {have}, it had {self.size} bytes")
+                raise self.fault(field, f"file ends at byte {len(self._data)}, it had {self.size} bytes")
             self._data += piece
-            have += len(piece)
+            left -= len(piece)

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeGuard
 
-from mesh.errors import ModelFileError
+from mesh.errors import EncodingError, ModelFileError
+from mesh.identity.document import parse_document
 from mesh.identity.files import open_regular
 
 MAX_HEADER_BYTES: Final = 100_000_000  # the format's own bound
@@ -70,26 +71,14 @@ def _header(file: BinaryIO, name: str) -> dict[str, tuple[bytes, int, int]]:
     if size < _LENGTH_BYTES or length > min(MAX_HEADER_BYTES, size - _LENGTH_BYTES):
         raise ModelFileError(f"{name}: its header is {length} bytes, and the file has {size}")
     try:
-        told: Any = json.loads(file.read(length), object_pairs_hook=lambda pairs: _unique(pairs, name))
-    except (ValueError, RecursionError) as e:
-        raise ModelFileError(f"{name}: its header is not JSON: {e}") from None
+        told = parse_document(file.read(length), f"{name}: its header", max_bytes=MAX_HEADER_BYTES)
+    except EncodingError as e:
+        raise ModelFileError(str(e)) from None
     if not isinstance(told, dict):
         raise ModelFileError(f"{name}: its header is no map of tensors")
     data = _LENGTH_BYTES + length
     told.pop("__metadata__", None)
     return {tensor: _place(entry, tensor, name, data, size) for tensor, entry in told.items()}
-
-
-def _unique(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:
-    """Of two entries of one name a reader would take either."""
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise ModelFileError(f"{name}: its header has {key[:80]!a} twice")
-            seen.add(key)
-    return value
 
 
 def _place(entry: Any, tensor: str, name: str, data: int, size: int) -> tuple[bytes, int, int]:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, Final
 
 from mesh.identity.files import open_regular
-
-_BUFFER_BYTES: Final = 1_048_576
 
 
 def sha256_listing(files: Mapping[str, Path]) -> list[list[str]]:
@@ -18,12 +15,5 @@ def sha256_listing(files: Mapping[str, Path]) -> list[list[str]]:
     listing = []
     for name in sorted(files, key=str.encode):
         with open_regular(files[name]) as file:
-            listing.append([name, _sha256(file)])
+            listing.append([name, hashlib.file_digest(file, "sha256").hexdigest()])
     return listing
-
-
-def _sha256(file: BinaryIO) -> str:
-    hasher, buffer = hashlib.sha256(), bytearray(_BUFFER_BYTES)
-    while size := file.readinto(buffer):  # type: ignore[attr-defined]  # of a file opened for bytes
-        hasher.update(memoryview(buffer)[:size])
-    return hasher.hexdigest()

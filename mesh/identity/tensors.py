@@ -60,9 +60,11 @@ def _read_tensor(reader: Reader, name: str, alignment: int) -> tuple[str, Tensor
     for axis in range(int(rank)):
         start = reader.at
         dim = reader.length(f"{field} dimension {axis}", MAX_EXTENT)
+        if not dim:
+            raise reader.fault(f"{field} dimension {axis}", "is 0", start)
         elements *= dim
-        if not 0 < elements <= MAX_EXTENT:
-            fault = "is 0" if dim == 0 else f"{dim} makes {elements} elements, expected at most {MAX_EXTENT}"
+        if elements > MAX_EXTENT:
+            fault = f"{dim} makes {elements} elements, expected at most {MAX_EXTENT}"
             raise reader.fault(f"{field} dimension {axis}", fault, start)
         dims.append(dim)
     start = reader.at

@@ -90,7 +90,8 @@ def weights_at(path: Path, *, progress: Progress | None = None) -> Weights:
 
 def _checked_name(name: str) -> bytes:
     """The sort key of a name. Only one spelling of a path is a name."""
-    if not name or name != str(PurePosixPath(name)) or name.startswith("/") or ".." in name.split("/") or name == ".":
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts or name != str(path):
         raise ModelFileError(f"weights: {name!r} is not a plain relative path")
     try:
         return name.encode()

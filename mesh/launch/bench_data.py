@@ -14,19 +14,23 @@ from mesh.launch.toml_file import Table, validated
 
 FORMAT = "mesh-launch-bench/1"
 MAX_DATA_BYTES = 64 << 20
+MIN_PIECES = 4  # from fewer no pace can be told
 _MAX_COUNT = (1 << 63) - 1
 _MAX_MS = 253_402_300_800_000  # the year 10,000
 T = TypeVar("T", bound=Table)
 
 
 class Request(Table):
-    """`started_ns` since its cell began, the others since it was sent."""
+    """`started_ns` since its cell began, the others since it was sent. `events` are those of its stream that had text,
+    `pieces` the reads in which they came."""
 
     stream: int
     started_ns: int
     total_ns: int
     first_ns: int | None = None
     last_ns: int | None = None
+    events: int | None = None
+    pieces: int | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     finish: str | None = None
@@ -56,6 +60,8 @@ class BenchData(Table):
     prompts: str  # which texts, and from which seed
     seed: str
     output_tokens: int  # asked for
+    engine_version: str | None = None  # as the engine says it
+    warm_up_tokens: int | None = None  # the prompt of a completion before the first cell, which is counted in none
     began_ms: int
     ended_ms: int
     cells: list[Cell]
@@ -108,7 +114,10 @@ def figures(cell: Cell) -> Figures:
 
 
 def _decode(one: Request) -> float | None:
-    """The first token is the prefill's."""
+    """The first token is the prefill's. A server or a line that kept tokens back and sent them together hides how long
+    each took: where most came with others, or all in a few pieces, their pace is not known."""
+    if one.events is not None and one.pieces is not None and not MIN_PIECES <= one.pieces > one.events / 2:
+        return None
     if one.output_tokens is None or one.output_tokens < 2 or one.first_ns is None or one.last_ns is None:
         return None
     return _rate(one.output_tokens - 1, one.last_ns - one.first_ns)
@@ -178,6 +187,13 @@ def _cell_faults(cell: Cell) -> Iterator[str]:
             yield f"stream {one.stream}: whole, and without a first token"
         times = [one.first_ns, one.last_ns, one.total_ns]
         known = [time for time in times if time is not None]
-        counts = [one.prompt_tokens or 0, one.output_tokens or 0, one.started_ns, *known]
+        counts = [
+            one.prompt_tokens or 0,
+            one.output_tokens or 0,
+            one.events or 0,
+            one.pieces or 0,
+            one.started_ns,
+            *known,
+        ]
         if known != sorted(known) or min(counts) < 0 or max(counts) > _MAX_COUNT:
             yield f"stream {one.stream}: times or counts that cannot be: {str(counts)[:200]}"

@@ -21,6 +21,8 @@ PROMPTS = NAME
 _DOMAIN = "prose"
 _TOKENIZE_S = 300.0
 _TURNS = 3
+# Where an engine says which version it is, and under which key.
+_VERSIONS = {"vllm": ("/version", "version"), "llama.cpp": ("/props", "build_info")}
 # The depth suite of people who compare long contexts.
 SUITES = {"depth": ((16_384, 32_768, 65_536, 131_072), (1, 2), 2)}
 
@@ -53,6 +55,16 @@ def body_of(engine: str, model: str, text: str, matrix: Matrix) -> dict[str, Any
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """`engine_version` is as the engine says it; `warm_up_tokens` the prompt of a completion before the first cell,
+    which is counted in none: an engine's first one may take far longer than any after it."""
+
+    cells: list[Cell]
+    engine_version: str | None
+    warm_up_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Bench:
     client: Client
     engine: str
@@ -60,10 +72,12 @@ class Bench:
     matrix: Matrix
     note: Callable[[str], None]
 
-    async def run(self) -> list[Cell]:
+    async def run(self) -> Measured:
         """Every cell, each with what failed of it. Raises LaunchError where the engine cannot be measured at all."""
         limit = await self._context()
         await self._count("1")
+        version = await self._version()
+        warm = await self._warm_up(limit)
         cells: list[Cell] = []
         gone: str | None = None
         for depth, concurrency, repetition in self.matrix.cells():
@@ -85,7 +99,31 @@ class Bench:
                 cells.append(_skipped(depth, concurrency, repetition, gone))
             except (CandidateError, LaunchError, OSError) as e:
                 cells.append(_skipped(depth, concurrency, repetition, str(e) or type(e).__name__))
-        return cells
+        return Measured(cells, version, warm)
+
+    async def _warm_up(self, limit: int | None) -> int | None:
+        """A completion of the first size that the model takes. What goes wrong is noted: cells tell it themselves."""
+        fitting = [depth for depth in self.matrix.depths if limit is None or depth + self.matrix.output_tokens <= limit]
+        if not fitting:
+            return None
+        try:
+            body = body_of(self.engine, self.model, await self._text(fitting[0], self.matrix.seed, 0), self.matrix)
+            failed = (await self.client.stream(ENDPOINT, body, timeout_s=self.matrix.timeout_s)).failed
+        except (CandidateError, LaunchError, OSError) as e:
+            failed = str(e) or type(e).__name__
+        self.note(f"{fitting[0]} tokens, to warm up: " + ("done" if failed is None else f"failed: {failed}"))
+        return fitting[0] if failed is None else None
+
+    async def _version(self) -> str | None:
+        path, key = _VERSIONS.get(self.engine, (None, ""))
+        if path is None:
+            return None
+        try:
+            told = (await self.client.request("GET", path)).json()
+        except OSError:
+            return None
+        said = told.get(key) if isinstance(told, dict) else None
+        return said[:80] if isinstance(said, str) and said else None
 
     async def _cell(self, depth: int, concurrency: int, repetition: int) -> Cell:
         texts = []
@@ -104,7 +142,8 @@ class Bench:
                 got = Streamed(clock() - began - started, failed=str(e))
             return Request(
                 stream=stream, started_ns=started, total_ns=got.total_ns, first_ns=got.first_ns, last_ns=got.last_ns,
-                prompt_tokens=got.prompt_tokens, output_tokens=got.output_tokens, finish=got.finish, failed=got.failed,
+                events=got.events, pieces=got.pieces, prompt_tokens=got.prompt_tokens, output_tokens=got.output_tokens,
+                finish=got.finish, failed=got.failed,
             )  # fmt: skip
 
         async with asyncio.TaskGroup() as group:

@@ -73,6 +73,8 @@ def _command(draft: Draft, form: str, model: str, env: dict[str, str]) -> None:
     fields = dict(command.fields)
     if (named := fields.pop("model", None)) not in (None, model):
         draft.find("error", "contradictory", "model", f"{model}, the command names {named}")
+    elif form == "eugr" and named is not None:
+        draft.find("note", "twice", "model", f"{model}: written in the command again, to the same")
     port = fields.pop("port", None)
     if port is not None:
         draft.find("note", "changed", "port", f"{port}: the port of every recipe here is the cluster's")

@@ -27,11 +27,14 @@ Open = Callable[[], Awaitable[tuple[Any, Any]]]
 @dataclass(frozen=True, slots=True)
 class Streamed:
     """One completion. Times are nanoseconds since it was sent; None where it did not come so far, or where the server
-    did not count. `failed` says why there is no whole answer."""
+    did not count. `events` are those with text, `pieces` the reads that brought one or more of them. `failed` says why
+    there is no whole answer."""
 
     total_ns: int
     first_ns: int | None = None
     last_ns: int | None = None
+    events: int = 0
+    pieces: int = 0
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     finish: str | None = None
@@ -70,11 +73,12 @@ class Client:
         try:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await self.open()
+                timed = _Timed(reader, self.clock)
                 try:
                     writer.write(_request(self.host, "POST", path, body))
-                    status, chunks = await _answer(reader)
+                    status, chunks = await _answer(timed)
                     async with aclosing(chunks):
-                        await (self._events(chunks, seen, began) if status == 200 else _refused(status, chunks, seen))
+                        await (_events(chunks, seen, timed, began) if status == 200 else _refused(status, chunks, seen))
                 finally:
                     await _close(writer)
         except TimeoutError:
@@ -88,28 +92,45 @@ class Client:
         if seen.failed is None and seen.first_ns is None:
             seen.failed = "the stream ended without a token"
         return Streamed(
-            self.clock() - began, seen.first_ns, seen.last_ns, seen.prompt_tokens, seen.output_tokens, seen.finish,
-            seen.failed,
+            self.clock() - began, seen.first_ns, seen.last_ns, seen.events, seen.pieces, seen.prompt_tokens,
+            seen.output_tokens, seen.finish, seen.failed,
         )  # fmt: skip
 
-    async def _events(self, chunks: AsyncGenerator[bytes, None], seen: _Seen, began: int) -> None:
-        rest = b""
-        async for chunk in chunks:
-            now = self.clock() - began
-            *lines, rest = (rest + chunk).split(b"\n")
-            if len(rest) > MAX_ANSWER_BYTES:
-                raise OSError(f"a line of the stream over {MAX_ANSWER_BYTES} bytes")
-            for line in lines:
-                if line.startswith(b"data:"):
-                    seen.take(line[5:].strip(), now)
-                if seen.done or seen.failed is not None:
-                    return
+
+async def _events(chunks: AsyncGenerator[bytes, None], seen: _Seen, timed: _Timed, began: int) -> None:
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_ANSWER_BYTES:
+            raise OSError(f"a line of the stream over {MAX_ANSWER_BYTES} bytes")
+        for line in lines:
+            if line.startswith(b"data:"):
+                seen.take(line[5:].strip(), timed.read_ns - began)
+            if seen.done or seen.failed is not None:
+                return
+
+
+@dataclass(slots=True)
+class _Timed:
+    """A reader that knows when it last read: what came at once came at one time, however long it takes to go through
+    it."""
+
+    reader: Any
+    clock: Callable[[], int]
+    read_ns: int = 0
+
+    async def read(self, limit: int) -> bytes:
+        data: bytes = await self.reader.read(limit)
+        self.read_ns = self.clock()
+        return data
 
 
 @dataclass(slots=True)
 class _Seen:
     first_ns: int | None = None
     last_ns: int | None = None
+    events: int = 0
+    pieces: int = 0
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     finish: str | None = None
@@ -143,6 +164,8 @@ class _Seen:
             delta = delta if isinstance(delta, dict) else {}
             if choice.get("text") or delta.get("content") or delta.get("reasoning_content"):
                 self.first_ns = now if self.first_ns is None else self.first_ns
+                self.events += 1
+                self.pieces += now != self.last_ns
                 self.last_ns = now
             if choice.get("finish_reason"):
                 self.finish = str(choice["finish_reason"])[:40]

@@ -29,6 +29,7 @@ from mesh.launch.facts import fact_steps, said_step
 from mesh.launch.looking import (
     container_end,
     container_state_step,
+    could_look,
     marked_step,
     pane_end,
     port_step,
@@ -48,8 +49,6 @@ from mesh.launch.stopping import POLL_S, Deadlines, Target, stop_everywhere
 
 STEP_S = 4 * 3600.0  # a first copy of a large model takes hours
 READY_S = 1800.0
-# tmux tells an ending before its status, and in rare cases never the status: after so many looks none is waited for.
-UNWAITED_LOOKS = 12
 _FACTS = ("image", "inherited environment", "program", "weights")
 
 Note = Callable[[str], None]
@@ -73,7 +72,6 @@ class Launch:
     plugins: Plugins = NONE
     seen: SeenImages | None = None
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
-    _unwaited: dict[str, int] = field(default_factory=dict)
 
     @property
     def port(self) -> int:
@@ -174,6 +172,8 @@ class Launch:
     async def _free(self) -> None:
         head = self.hosts.up[self.chosen.nodes[0].name]
         done = await head.run(port_step(head.node.name, self.port).command)
+        if not could_look(done):
+            raise LaunchError(f"node {head.node.name}: could not check port {self.port}: {done.last}")
         if done.out.strip() == "taken":
             raise LaunchError(f"node {head.node.name}: port {self.port} is taken already")
 
@@ -275,13 +275,9 @@ class Launch:
         how = pane_end(await host.run(session_step(name, self.run).command))
         if how is None:
             return None
-        if not how:
-            self._unwaited[name] = self._unwaited.get(name, 0) + 1
-            if self._unwaited[name] < UNWAITED_LOOKS:
-                return None
         rank = next(n for n, node in enumerate(self.chosen.nodes) if node.name == name)
         log = await host.run(tail_step(name, at_home(log_path(self.run, rank))).command)
-        return f"the engine ended ({how or 'status unknown'}): {log.last}"
+        return f"the engine ended ({how}): {log.last}"
 
     async def _container_died(self, host: Host) -> str | None:
         rank = next(n for n, node in enumerate(self.chosen.nodes) if node.name == host.node.name)

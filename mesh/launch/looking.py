@@ -20,14 +20,21 @@ HTTP_S = 30.0
 MAX_ANSWER_BYTES = 1 << 20
 _MISSING = (126, 127)
 
+GPU_UNSEEN = "[ -e /proc/driver/nvidia/version ]"  # a driver, whose tool somebody left out
+
 HEALTH_PATHS = {"vllm": "/health", "sglang": "/health", "llama.cpp": "/health", "mesh": "/readyz"}
 
 
-def with_marker(run: str) -> str:
-    """The head of a loop over the `/proc` folders of the run's processes, one grep for all. Without grep nobody can
-    say, which is status 127."""
+def needing(*tools: str) -> str:
+    """The head of a look that is made of these: without one of them nobody can say, which is status 127."""
+    return f"for t in {' '.join(tools)}; do command -v $t >/dev/null || {{ echo $t: not there >&2; exit 127; }}; done; "
+
+
+def with_marker(run: str, *tools: str) -> str:
+    """The head of a loop over the `/proc` folders of the run's processes, one grep for all, in which `tools` are used
+    too."""
     return (
-        "command -v grep >/dev/null && [ -r /proc/self/environ ] || exit 127; "
+        f"{needing('grep', *tools)}[ -r /proc/self/environ ] || {{ echo /proc: not to be read >&2; exit 127; }}; "
         f"for p in $(grep -lzxF {shlex.quote(f'{RUN_MARKER}={run}')} /proc/[0-9]*/environ 2>/dev/null); "
         "do p=${p%/environ};"
     )
@@ -36,7 +43,7 @@ def with_marker(run: str) -> str:
 def marked_step(node: str, run: str) -> Step:
     """Prints `pid start-time` of every process that has the run's marker in its environment, zombies left out."""
     command = (
-        f"{with_marker(run)} "
+        f"{with_marker(run, 'sed')} "
         's=$(sed "s/.*) //" "$p/stat" 2>/dev/null) || continue; set -- $s; [ "$1" = Z ] && continue; '
         'echo "${p#/proc/} ${20}"; done'
     )
@@ -46,7 +53,7 @@ def marked_step(node: str, run: str) -> Step:
 def port_step(node: str, port: int) -> Step:
     """Prints `taken` or `free`: whether anything listens on the port, by the kernel's own tables."""
     command = (
-        "[ -r /proc/net/tcp ] || exit 127; "
+        f"{needing('cat', 'awk')}[ -r /proc/net/tcp ] || {{ echo /proc: not to be read >&2; exit 127; }}; "
         f'if cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk \'$4 == "0A" && $2 ~ /:{port:04X}$/ {{f = 1}} '
         "END {exit !f}'; then echo taken; else echo free; fi"
     )
@@ -54,24 +61,33 @@ def port_step(node: str, port: int) -> Step:
 
 
 def session_step(node: str, run: str) -> Step:
-    """Prints pid, whether it is dead, its status and signal, of the engine's pane; `none` where there is no session."""
+    """Prints pid, whether it is dead, its status and signal, of the engine's pane, then the kernel's state and wait
+    status of a process that is still there; `none` where there is no session."""
     sock = shlex.quote(socket_name(run))
     form = "'#{pane_pid} #{pane_dead} #{pane_dead_status},#{pane_dead_signal}'"
+    # tmux calls a pane dead when its terminal closes, which comes before the status, and does not wait for every
+    # process: of a zombie the kernel knows how it ended, and of one that is gone tmux knows by now.
+    panes = f"tmux -L {sock} list-panes -t {SESSION} -F {form} 2>/dev/null"
+    kernel = "sed 's/.*) //' \"/proc/${o%% *}/stat\" 2>/dev/null | awk '{print $1, $50}'"
     command = (
-        "command -v tmux >/dev/null || exit 127; "
-        f"tmux -L {sock} list-panes -t {SESSION} -F {form} 2>/dev/null || echo none"
+        f"{needing('tmux')}o=$({panes}) || {{ echo none; exit; }}; "
+        f'k=$({kernel}); [ -n "$k" ] || o=$({panes}) || {{ echo none; exit; }}; echo "$o $k"'
     )
     return Step(node, "session", command)
 
 
 def pane_end(done: Done) -> str | None:
-    """How the engine of a pane ended, of what `session_step` printed; None where it lives, or nobody can say. Empty
-    where it is seen to have ended, but not yet how: a terminal closes before its process can be waited for."""
+    """How the engine of a pane ended, of what `session_step` printed; None where it lives, or nobody can say."""
     words = done.out.split()
-    if done.status != 0 or len(words) < 2 or words[1] != "1":
+    if done.status != 0 or len(words) < 3 or words[1] != "1":
         return None
-    status, _, signal = (words[2] if len(words) > 2 else "").partition(",")
-    return f"signal {signal}" if signal else f"status {status}" if status else ""
+    status, _, signal = words[2].partition(",")
+    if not status and not signal and len(words) == 5 and words[4].isdigit():
+        if words[3] not in ("Z", "X"):
+            return None
+        code = int(words[4])
+        status, signal = str(code >> 8), str(code & 127 or "")
+    return f"signal {signal}" if signal else f"status {status or 'unknown'}"
 
 
 def containers_step(node: str, run: str) -> Step:
@@ -89,7 +105,7 @@ def container_pids_step(node: str, run: str) -> Step:
     return Step(
         node,
         "processes in containers",
-        f'command -v docker >/dev/null || exit 127; for c in $({ids}); do docker top "$c" -eo pid 2>/dev/null | '
+        f'{needing("docker", "grep")}for c in $({ids}); do docker top "$c" -eo pid 2>/dev/null | '
         "grep -E '^ *[0-9]+ *$'; done; true",
     )
 
@@ -112,11 +128,11 @@ def container_end(done: Done) -> str | None:
 
 
 def gpu_step(node: str) -> Step:
-    """Prints the ids of processes that hold memory of a GPU; `none` where the node has no tool that knows."""
+    """Prints the ids of processes that hold memory of a GPU; `none` where the node has neither tool nor driver."""
     return Step(
         node, "GPU processes",
-        "command -v nvidia-smi >/dev/null || { echo none; exit 0; }; "
-        "nvidia-smi --query-compute-apps=pid --format=csv,noheader",
+        f"command -v nvidia-smi >/dev/null || {{ {GPU_UNSEEN} || {{ echo none; exit 0; }}; "
+        "echo nvidia-smi: not there >&2; exit 127; }; nvidia-smi --query-compute-apps=pid --format=csv,noheader",
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mesh.launch.finding import Finding, error, note, warning
+from mesh.launch.foreign import dotted, leaves
 from mesh.launch.image_names import image_tag
 from mesh.launch.views import View, command_settings, compose_views, engine_words
 
@@ -14,6 +15,9 @@ from mesh.launch.views import View, command_settings, compose_views, engine_word
 _DEFAULTS = {"vllm": ("0.0.0.0", 8000), "sglang": ("127.0.0.1", 30_000), "llama.cpp": ("127.0.0.1", 8080)}  # noqa: S104
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PLACEHOLDER = re.compile(r"\A<[^<>]+>\Z")
+_IMAGE = re.compile(
+    r"\A(?:[a-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9._-]+(?:/[a-z0-9._-]+)+(?::[\w.-]{1,128})?(?:@sha256:[0-9a-f]{64})?\Z"
+)
 _PROBE = re.compile(r"https?://([A-Za-z0-9.\[\]:-]*?)(?::([0-9]+))?(/[^\s\"'|]*)?(?=[\s\"'|]|\Z)")
 
 
@@ -45,19 +49,32 @@ def kubernetes_findings(documents: Sequence[Any]) -> list[Finding]:
 
 
 def _containers(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], int | None]]:
+    """Of every pod, wherever its kind has pods: the container, whose pod it is in, and how many pods there are."""
     name = f"{document.get('kind')} {(document.get('metadata') or {}).get('name', '')}".strip()
-    spec = document.get("spec") or {}
-    replicas = spec.get("replicas") if isinstance(spec.get("replicas"), int) else None
-    pods = [(name, (spec.get("template") or {}).get("spec"), replicas)]
-    group = spec.get("leaderWorkerTemplate") or {}
-    size = group.get("size") if isinstance(group.get("size"), int) else None
-    for role in ("leaderTemplate", "workerTemplate"):
-        pods.append((f"{name} {role}", (group.get(role) or {}).get("spec"), size))
-    if document.get("kind") == "Pod":
-        pods.append((name, spec, None))
-    for where, pod, count in pods:
-        for container in (pod or {}).get("containers") or []:
-            yield where, container, count
+    yield from _pods(document.get("spec"), name, None, set())
+
+
+def _pods(
+    value: Any, where: str, replicas: int | None, seen: set[int]
+) -> Iterator[tuple[str, Mapping[str, Any], int | None]]:
+    if not isinstance(value, (Mapping, list)) or id(value) in seen:  # an alias may lead back to where it stands
+        return
+    seen.add(id(value))
+    if isinstance(value, list):
+        for item in value:
+            named = item.get("name") if isinstance(item, Mapping) else None
+            yield from _pods(item, f"{where} {named}" if isinstance(named, str) else where, replicas, seen)
+        return
+    for key in ("replicas", "size"):  # a group's size is that of each of its replicas
+        replicas = value[key] if isinstance(value.get(key), int) else replicas
+    for key in ("initContainers", "containers"):
+        for container in value[key] if isinstance(value.get(key), list) else ():
+            if isinstance(container, Mapping):
+                yield where, container, replicas
+    for key, item in value.items():
+        if key not in ("initContainers", "containers"):
+            yield from _pods(item, f"{where} {key}" if key in ("leaderTemplate", "workerTemplate") else where, replicas,
+                             seen)  # fmt: skip
 
 
 def _container(
@@ -118,12 +135,48 @@ def _ranks(where: str, settings: Mapping[str, str], replicas: int | None, gpus: 
 
 
 def _image(where: str, image: object) -> list[Finding]:
-    if not isinstance(image, str) or "@sha256:" in image:
+    if not isinstance(image, str):
         return []
-    tag = image_tag(image)
+    tag, digest = image_tag(image), image.partition("@")[2]
+    if digest:
+        shown = f"{image}: the digest decides, the tag {tag} is not looked at"
+        return [] if tag is None else [note("image-tag", where, shown)]
     if tag in (None, "latest", "nightly"):
         return [error("image-unpinned", where, f"{image}: floating image tag")]
-    return [error("image-unpinned", where, f"{image}: the tag can be pushed again; no digest")]
+    return [error("image-unpinned", where, f"{image}: the tag can be pushed again, or deleted; no digest")]
+
+
+def images_of(documents: Sequence[Any]) -> list[str]:
+    """The images that pods or services of these run, each once, as they stand there."""
+    found: list[Any] = []
+    for document in documents:
+        if not isinstance(document, Mapping):
+            continue
+        found += [container.get("image") for _, container, _ in _containers(document)]
+        services = document.get("services")
+        found += [one.get("image") for one in services.values() if isinstance(one, Mapping)] if isinstance(
+            services, Mapping
+        ) else []  # fmt: skip
+    return list(dict.fromkeys(image for image in found if isinstance(image, str)))
+
+
+def loose_images(documents: Sequence[Any]) -> list[tuple[str, str]]:
+    """Values that are the name of an image with its tag or digest, in a file of no form that is known, and where."""
+    return [
+        (dotted(path), value)
+        for document in documents
+        for path, value in leaves(document)
+        if isinstance(value, str) and _IMAGE.match(value) and (image_tag(value) or "@" in value)
+    ]
+
+
+def loose_findings(documents: Sequence[Any], known: str) -> list[Finding]:
+    """Of a file of no form that is known; none where it names no image either. Nothing else of it is read."""
+    images = loose_images(documents)
+    if not images:
+        return []
+    told = f"of no form that is known: {known}: its images alone are looked at"
+    return [error("form", "file", told), *(one for where, image in images for one in _image(where, image))]
 
 
 def _placeholders(where: str, environment: object) -> list[Finding]:

@@ -114,8 +114,8 @@ def merged_recipe(made: Merged, name: str, rules: Rules = Rules()) -> tuple[str,
             args += ["--" + key.replace("_", "-"), *([value] if value else [])]
             if " " in value and value[:1] not in "{[":
                 made.findings.append(warning("words", key, f"{value!r}: kept as one word"))
-    head = "".join(f"# {key}: {made.origins[key]}\n" for key in made.values)
-    text = head + tomlkit.dumps(plain | {"args": args} | ({"env": env} if env else {}))
+    tables = ({"env": env} if env else {}) | {"origins": {key: made.origins[key] for key in made.values}}
+    text = tomlkit.dumps(plain | {"args": args} | tables)
     file = RecipeFile.of(text.encode("utf-8"), Path(name) / "recipe.toml")
     made.findings += validate(file, rules)
     return text, file

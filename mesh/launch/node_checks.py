@@ -16,7 +16,8 @@ from mesh.launch.ssh import Done
 Level = Literal["ok", "warn", "fail"]
 LOW_DISK_GIB, NO_DISK_GIB = 20, 1
 SKEW_WARN_S, SKEW_FAIL_S = 1.0, 60.0
-_LOOKS = ("grep", "awk", "sed", "sha256sum", "base64", "df", "tail")  # what the launcher's own commands are made of
+# what the launcher's own commands are made of
+_LOOKS = ("grep", "awk", "sed", "cat", "sha256sum", "base64", "df", "tail")
 
 
 @dataclass(frozen=True, slots=True)

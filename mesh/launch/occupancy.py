@@ -18,6 +18,7 @@ from typing import Self
 from mesh.errors import LaunchError, NodeFailed, NodeUnreachable
 from mesh.launch.commands import LABEL, RUN_MARKER, Step
 from mesh.launch.config import Cluster, LaunchConfig, Node
+from mesh.launch.looking import GPU_UNSEEN
 from mesh.launch.recipe import Recipe
 from mesh.launch.selection import AUTO, Chosen, Wish, choose, named
 from mesh.launch.ssh import Host, Hosts
@@ -25,6 +26,7 @@ from mesh.launch.ssh import Host, Hosts
 Note = Callable[[str], None]
 GPU_SHARE_PERCENT = 10  # of its memory, held by processes that nobody sees
 _RUNS = (
+    "for t in grep tr sort; do command -v $t >/dev/null || echo unknown runs: no $t; done; "
     f"grep -hzoE '^{RUN_MARKER}=.*' /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | sort -u | "
     f'while IFS== read -r k r; do [ -d "$HOME/.mesh/$r" ] && echo "run $r"; done'
 )
@@ -35,7 +37,8 @@ _CONTAINERS = (
 _GPU = (
     "command -v nvidia-smi >/dev/null && { "
     "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv,noheader,nounits | sed 's/^/gpu /'; "
-    "nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv,noheader,nounits | sed 's/^/memory /'; }"
+    "nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv,noheader,nounits | sed 's/^/memory /'; }; "
+    f"command -v nvidia-smi >/dev/null || ! {GPU_UNSEEN} || echo unknown GPUs: no nvidia-smi"
 )
 
 
@@ -49,7 +52,8 @@ def occupancy_step(node: Node, port: int) -> Step:
         node.name,
         "occupancy",
         f"{_RUNS}; {_CONTAINERS}; "
-        f"if [ -r /proc/net/tcp ]; then {table} && echo port taken; else echo unknown port; fi; {_GPU}; true",
+        f"if [ -r /proc/net/tcp ] && command -v awk >/dev/null; then {table} && echo port taken; "
+        f"else echo unknown port; fi; {_GPU}; true",
     )
 
 

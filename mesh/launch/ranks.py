@@ -62,7 +62,7 @@ def ranks_of(
     for rank, node in enumerate(chosen.nodes):
         filled = (placeholders or {}).get(node.name)
         argv = [
-            *(recipe.entrypoint or _ENTRYPOINTS[recipe.engine]),
+            *entrypoint_of(recipe),
             *_engine_flags(recipe, chosen, rank, model, config, record),
             *recipe.args,
         ]
@@ -88,9 +88,14 @@ def _with_ray(argv: list[str], master: str, node: Node, *, head: bool) -> list[s
     return ["sh", "-c", f'{start} && exec "$@"', "ray-head", *argv]
 
 
+def entrypoint_of(recipe: Recipe) -> tuple[str, ...]:
+    """The words before an engine's own."""
+    return tuple(recipe.entrypoint) or _ENTRYPOINTS[recipe.engine]
+
+
 def program_of(recipe: Recipe) -> str:
     """What is run on every node, whatever starts it there."""
-    return recipe.entrypoint[0] if recipe.entrypoint else _ENTRYPOINTS[recipe.engine][0]
+    return entrypoint_of(recipe)[0]
 
 
 def _fill(text: str, placeholders: Mapping[str, str] | None) -> str:

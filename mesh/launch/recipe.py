@@ -197,6 +197,7 @@ class Recipe(Table):
     composed_model: ComposedModel | None = None
     staging: list[Staging] = []
     pins: Pins = Pins()
+    origins: dict[Text, Text] = {}  # where an importer found each value: it moves nothing, and reports show it
 
     @field_validator("venv_setup", mode="before")
     @classmethod

@@ -73,7 +73,8 @@ def _state(run: Run, seen: list[Seen], lost: list[str], expected: str, target: T
             return "differs", f"closed, and processes of it are on {', '.join(left)}"
         if head is not None and head.port == "alive":
             return "differs", f"closed, and port {target.port} is taken by something else"
-        return "stopped", str((run.closed or {}).get("how", ""))
+        how = str((run.closed or {}).get("how", ""))
+        return "stopped", "; ".join([how, *(f"could not be looked at now: {why}" for why in [*lost, *unknown])])
     if lost or unknown:
         return "inconclusive", "; ".join([*lost, *unknown])
     dead = [one.node for one in seen if one.process == "dead"]

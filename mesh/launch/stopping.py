@@ -145,7 +145,9 @@ async def _left(host: Host, target: Target, was: set[str], *, head: bool) -> str
         if port.out.strip() == "taken":
             return f"port {target.port} is still taken"
     gpu = await host.run(gpu_step(name).command)
-    held = set(gpu.out.split()) & was if could_look(gpu) else set()
+    if gpu.status != 0:
+        return f"could not check who holds GPU memory: {gpu.last}"
+    held = set(gpu.out.split()) & was
     return f"GPU memory is held by {', '.join(sorted(held))}" if held else None
 
 

@@ -17,7 +17,10 @@ from mesh.launch.recipe import Hook, Recipe, RecipeFile
 from mesh.launch.scripts import SCRIPTS
 
 _EXEMPT_IMAGES = ("alpine",)  # of tests: serves nothing
-_IMAGE_IN_TEXT = re.compile(r"(?<![\w./@-])((?:[a-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9._/-]+):([A-Za-z0-9_][\w.-]{0,127})")
+_IMAGE_IN_TEXT = re.compile(
+    r"(?<![\w./@-])((?:[a-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9._/-]+)"
+    r"(?::([A-Za-z0-9_](?:[\w.-]{0,126}\w)?))?(?:@(sha256:[0-9a-f]{64}))?(?![\w:@/])"
+)
 _PLACEHOLDER = re.compile(r"\A<[^<>]+>\Z|\A(your|changeme|replace)[-_ ]", re.IGNORECASE)
 _ALLOWED_MOUNT = re.compile(r"\{\{([A-Za-z0-9_]+)\}\}")
 
@@ -135,19 +138,24 @@ def _comments(file: RecipeFile) -> list[Finding]:
 
 
 def comment_findings(text: str, image: str | None) -> list[Finding]:
-    """Comments that name another tag or digest of the image than the one that is run."""
+    """Comments that name another tag or digest of the image than the one that is run. Where a digest is run, a tag
+    alone names whatever was pushed under it last."""
     if image is None:
         return []
+    tag, digest = image_tag(image), image.partition("@")[2]
     findings = []
     for number, line in enumerate(text.splitlines(), 1):
         _, mark, comment = line.partition("#")
         if not mark or line.count('"', 0, len(line) - len(comment) - 1) % 2:
             continue
         for found in _IMAGE_IN_TEXT.finditer(comment):
-            named = found[0]
-            if found[1].rpartition("/")[2] == image_name(image) and image_tag(named) != image_tag(image):
+            name, named_tag, named_digest = found.groups()
+            if not (named_tag or named_digest) or name.rpartition("/")[2] != image_name(image):
+                continue
+            same = named_digest == digest if named_digest and digest else named_tag == tag and not digest
+            if not same:
                 findings.append(
-                    warning("comment-drift", f"line {number}", f"a comment names {named}, what runs is {image}")
+                    warning("comment-drift", f"line {number}", f"a comment names {found[0]}, what runs is {image}")
                 )
     return findings
 

@@ -62,6 +62,7 @@ class Ledger:
         self._closed = False
         self._purged = False
         self._settings: set[bytes] = set()  # digests of settings documents that this process has written
+        self._open: set[bytes] = set()  # serves whose intents this process has written and not sealed, under no grant
         self._retry_at = 0.0
         self._group = GroupCommit(
             opened.db, begin=self._begin, translate=lambda e: translate(e, path), tend=self._tend_log
@@ -181,7 +182,7 @@ class Ledger:
         count, head, epoch = db.execute("SELECT count, head, owner_epoch FROM meta").fetchone()
         if epoch != self._epoch:
             raise LedgerLocked(f"ledger {self.path}: another owner took over (epoch {epoch}, expected {self._epoch})")
-        return Transaction(db, count, head, self._settings)
+        return Transaction(db, count, head, self._settings, self._open)
 
     def _tend_log(self, db: sqlite3.Connection) -> None:
         """Keep the log short: what the automatic merge leaves, and what a purge must not leave."""

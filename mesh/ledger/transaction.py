@@ -23,14 +23,18 @@ Row = tuple[Any, ...]
 @dataclass(slots=True)
 class Transaction:
     """An immediate transaction, and the place of the next receipt in it. `known` are the settings documents that the
-    file surely has. Where it does not `gather`, each row is written when it comes."""
+    file surely has, `open` the serves whose intent it surely has, under no grant and not sealed. Where it does not
+    `gather`, each row is written when it comes."""
 
     _db: sqlite3.Connection
     count: int
     head: bytes | None
     known: set[bytes] = field(default_factory=set)
+    open: set[bytes] = field(default_factory=set)
     gather: bool = True
     _met: set[bytes] = field(default_factory=set)
+    _opened: set[bytes] = field(default_factory=set)
+    _sealed: set[bytes] = field(default_factory=set)
     _intents: list[Row] = field(default_factory=list)
     _receipts: list[Row] = field(default_factory=list)
 
@@ -45,10 +49,20 @@ class Transaction:
             self._db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (digest, document))
             self._met.add(digest)
 
-    def add_intent(self, row: Row) -> None:
+    def add_intent(self, serve_id: bytes, row: Row, *, granted: bool) -> None:
         self._intents.append(row)
-        if not self.gather:
+        if not self.gather:  # it may be taken back alone, and is no surety
             self.flush()
+        elif not granted:
+            self._opened.add(serve_id)
+
+    def may_gather(self, serve_id: bytes) -> bool:
+        """Whether a receipt can come in place of this serve's intent without a look into the file."""
+        return self.gather and (serve_id in self.open or serve_id in self._opened) and serve_id not in self._sealed
+
+    def sealed(self, serve_id: bytes) -> None:
+        """Its intent is gone, or about to be."""
+        self._sealed.add(serve_id)
 
     def add_receipt(self, row: Row) -> None:
         """`row`: number, receipt id, serve id, envelope. The rest is in the intent, in whose place the receipt comes:
@@ -68,6 +82,8 @@ class Transaction:
     def committed(self) -> None:
         """What it wrote is in the file."""
         self.known |= self._met
+        self.open |= self._opened
+        self.open -= self._sealed
 
 
 def _parts(rows: Sequence[Row]) -> list[Sequence[Row]]:

@@ -34,7 +34,7 @@ def intent_work(intent: Intent) -> Callable[[Transaction], bytes | None]:
         transaction.add_settings(digest, intent.settings)
         if route is not None:
             transaction.db.execute("INSERT OR IGNORE INTO routes VALUES (?, ?)", (route, intent.route))
-        transaction.add_intent(row)
+        transaction.add_intent(intent.serve_id, row, granted=intent.grant_id is not None)
         if key is not None:
             transaction.db.execute(
                 "INSERT OR REPLACE INTO idempotency VALUES (?, ?, ?, ?)",
@@ -71,7 +71,8 @@ def seal_work(
     serve_id: bytes, make: Callable[[Position], Sealed], kept: Kept | None
 ) -> Callable[[Transaction], Sealed]:
     def work(transaction: Transaction) -> Sealed:
-        sealed = _made(transaction, serve_id, make) if transaction.gather else None
+        sealed = _made(transaction, serve_id, make) if transaction.may_gather(serve_id) else None
+        transaction.sealed(serve_id)
         if sealed is not None and sealed.value.grant_id is None and kept is None:
             receipt_id = sealed.id
             transaction.add_receipt((transaction.count, receipt_id, serve_id, sealed.envelope))

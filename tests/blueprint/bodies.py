@@ -21,7 +21,7 @@ from mesh.blueprint.body import (
 )
 from mesh.blueprint.certificate import Certificate, certify
 from mesh.blueprint.circuit import Circuit, Edge, Format, Node, State, Weight
-from mesh.blueprint.container import Inline, Internal, Locator, head_of
+from mesh.blueprint.container import Container, Inline, Internal, Locator, head_of
 from mesh.blueprint.revocation import Revocations, revoke
 from mesh.blueprint.sealing import sign
 from mesh.blueprint.settings import GgufSettings
@@ -125,3 +125,10 @@ def verified(made: Body | None = None) -> Blueprint:
     from mesh.blueprint.container import Container
 
     return verify(Container.of_bytes(kbp(made)), policy())
+
+
+POLICY = policy()
+
+
+def checked(data: bytes, trusted: Policy = POLICY) -> Blueprint:
+    return verify(Container.of_bytes(data), trusted)

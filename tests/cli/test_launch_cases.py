@@ -1,4 +1,5 @@
-"""RC-04 and RC-06, as the cases put them: a file with merge markers, and three files that describe one server."""
+"""RC-02, RC-04 and RC-06, as the cases put them: files of others with their images, one with merge markers, and three
+that describe one server."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ import pytest
 from mesh.errors import UsageError
 from mesh.launch.foreign import read_yaml
 from tests.cli.conftest import Mesh
-from tests.launch.foreign_examples import COMPOSE_ENV, ENV_FILE, RUNNER, STATEFUL
+from tests.launch.foreign_examples import COMPOSE_ENV, ENV_FILE, EUGR, OPERATED, PROFILE, RUNNER, SPARKRUN, STATEFUL
 from tests.launch.recipes import recipe_file
+
+OPERATED_IMAGE = f"registry.example/engine:big-flash@sha256:{'c' * 64}"
 
 
 def with_markers(text: str) -> str:
@@ -81,8 +84,8 @@ def test_rc_06_compose_with_its_env_file_is_a_recipe_that_says_where_each_value_
     )
     result = mesh("launch", "import", "compose.yaml", "--env-file", "x.env", "--out", "out")
     text = (three / "out" / "compose" / "recipe.toml").read_text()
-    assert "# max_num_seqs: x.env: SEQS\n" in text
-    assert "# image: compose.yaml, default\n" in text
+    assert recipe_file(text).recipe.origins["max_num_seqs"] == "x.env: SEQS"
+    assert recipe_file(text).recipe.origins["image"] == "compose.yaml, default"
     assert "VLLM_ENGINE_READY_TIMEOUT_S: '3600': set but unused" in result.out
     recipe = recipe_file(text).recipe
     assert (recipe.engine, recipe.model, recipe.host) == ("vllm", "org/old", "0.0.0.0")
@@ -96,3 +99,74 @@ def test_rc_06_choice_of_what_is_not_there_is_wrong_usage(mesh: Mesh, three: Pat
     argv = ("launch", "import", "compose.yaml", "runner.yaml", "--compare")
     assert "no such view; there are compose.yaml, runner.yaml" in mesh(*argv, "--take", "other.yaml").err
     assert "the views do not differ in it" in mesh(*argv, "--take", "dtype=runner.yaml").err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        (
+            "deploy.yaml",
+            OPERATED,
+            [
+                f"# warning: line 8: a comment names registry.example/engine:big-flash, what runs is {OPERATED_IMAGE}",
+                "# error: GraphDeployment graph Frontend: registry.example/frontend:1.4: the tag can be pushed again, "
+                "or deleted; no digest",
+                f"# note: GraphDeployment graph Worker: {OPERATED_IMAGE}: the digest decides, the tag big-flash is not "
+                "looked at",
+                "# warning: GraphDeployment graph Worker: resources.requests is null",
+            ],
+        ),
+        (
+            "flash.yaml",
+            EUGR.replace("container: vllm-node", "container: registry.example/engine:big-flash-arm64"),
+            [
+                "# note: model: org/example: written in the command again, to the same",
+                "# error: docker_image: registry.example/engine:big-flash-arm64: the tag big-flash-arm64 can be pushed "
+                "again, or deleted; `mesh launch pin` writes the digest",
+            ],
+        ),
+        (
+            "nightly.yml",
+            PROFILE,
+            [
+                "# error: file: of no form that is known: eugr, sparkrun, vllm-recipes: its images alone are looked at",
+                "# error: install.spec: registry.example/engine:nightly-1acd67a795ebccdf9b9db7697ae9082058301657: the "
+                "tag can be pushed again, or deleted; no digest",
+            ],
+        ),
+    ],
+    ids=["tag-and-digest", "bare-tag", "nightly"],
+)
+def test_rc_02_d_image_of_each_file_is_told_by_its_fault(
+    mesh: Mesh, tmp_path: Path, name: str, text: str, found: list[str]
+) -> None:
+    """Files of three forms: a tag with a digest that a comment leaves out, a bare tag, a nightly one."""
+    (tmp_path / name).write_text(text)
+    result = mesh("launch", "import", tmp_path / name)
+    assert result.code == 10
+    lines = [line for line in result.out.splitlines() if line.startswith("# ")]
+    assert [line for line in lines if line in found] == found
+    if name != "flash.yaml":
+        assert lines[1:] == found
+
+
+def test_file_of_no_known_form_that_names_no_image_is_wrong_usage(mesh: Mesh, tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("a: [b/c, 'http://x/y:z', '1:2']\n")
+    assert mesh("launch", "import", tmp_path / "x.yaml").code == 2
+
+
+def test_document_that_holds_itself_ends(mesh: Mesh, tmp_path: Path) -> None:
+    text = "apiVersion: v1\nkind: K\nspec: &a {containers: [{image: a/b:c}], again: *a}\n"
+    (tmp_path / "x.yaml").write_text(text)
+    result = mesh("launch", "import", tmp_path / "x.yaml")
+    assert result.out.count("a/b:c") == 1
+
+
+def test_rc_02_comment_that_names_another_digest_is_drift(mesh: Mesh, tmp_path: Path) -> None:
+    digest = OPERATED_IMAGE.rpartition(":")[2]
+    same = SPARKRUN.replace("sglang:v1", f"sglang@sha256:{digest} # registry.example/sglang@sha256:{digest}")
+    (tmp_path / "r.yaml").write_text(same)
+    assert "a comment names" not in mesh("launch", "import", tmp_path / "r.yaml").out
+    (tmp_path / "r.yaml").write_text(same.replace(f"# registry.example/sglang@sha256:{digest}",
+                                                  f"# registry.example/sglang@sha256:{'0' * 64}"))  # fmt: skip
+    assert "a comment names registry.example/sglang@sha256:0000" in mesh("launch", "import", tmp_path / "r.yaml").out

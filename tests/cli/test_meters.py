@@ -12,7 +12,7 @@ import pytest
 
 from mesh.cli.meter_flags import add_gpus_flag, add_meter_flags, configured, flagged, with_gpus
 from mesh.cli.meters import Running, open_meters, wanted_cards
-from mesh.cli.serve import backend_spec
+from mesh.cli.serve_plan import backend_spec
 from mesh.cli.specs import EngineSpec, GgufSpec, MeterSpec, ReferenceSpec, VllmSpec
 from mesh.engine.reference import ReferenceEngine
 from mesh.errors import UsageError

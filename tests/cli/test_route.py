@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.engines import add_engine_flags, spec_of
-from mesh.cli.serve import backend_spec
+from mesh.cli.serve_plan import backend_spec
 from mesh.cli.specs import VllmSpec
 from mesh.cli.state import State
 from mesh.gateway.config import MeshConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.engines import _APPLIES, add_engine_flags, spec_of
-from mesh.cli.serve import backend_spec
+from mesh.cli.serve_plan import backend_spec
 from mesh.cli.specs import EngineSpec
 from mesh.cli.starting import start_engine
 from mesh.errors import ModelFileError

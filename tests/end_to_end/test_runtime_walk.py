@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from mesh.engine.server_port import KeptPort
 from tests.end_to_end import test_readme
-from tests.end_to_end.test_readme import BLOCKS, Block, Ended, Reading, Terminal, commands, free_port, serving
+from tests.end_to_end.test_readme import BLOCKS, Block, Ended, Reading, Terminal, commands, serving
 from tests.support.models import smollm2_path
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,8 @@ def test_a_candidate_goes_from_its_folder_to_receipts_that_replay(
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     env = {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    port = free_port()
+    kept = KeptPort("127.0.0.1")
+    port = str(kept.number)
     got = Reading()
     terminal = Terminal(tmp_path, env)
 
@@ -49,6 +51,7 @@ def test_a_candidate_goes_from_its_folder_to_receipts_that_replay(
         measured = typed(benched)
     finally:
         terminal.close()
+        kept.close()
     code, log = got.served[served]
     assert code in (0, -signal.SIGINT)
     assert "self-check: bit-identical" in log

@@ -16,7 +16,7 @@ from mesh.replay.verdict import Verdict
 from mesh.schema.request import unpack_ids
 from tests.gateway.serving import CHAT, TEXT, House, content, house, raw_request
 from tests.support.fake_completion import DONE
-from tests.support.fake_vllm import CUT, FakeVllm, status
+from tests.support.fake_vllm import CUT, FakeVllm, running, status
 from tests.support.vllm_engines import engine_on, served_by
 from tests.support.vllm_folder import encode, text_of
 
@@ -91,16 +91,11 @@ def test_every_kind_of_serve_is_verified_after_a_restart_of_the_server(tmp_path:
 def test_the_receipts_of_one_server_are_not_replayable_on_another(tmp_path: Path) -> None:
     async def test(gate: House, fake: FakeVllm, engine: VllmTextEngine) -> None:
         await gate.post(chat())
-        other = FakeVllm(numbers="bfloat16")
-        await other.start()
-        try:
-            async with engine_on(other, tmp_path / "model") as second:
-                assert isinstance(second, VllmTextEngine)
-                (verdict,) = await replayed(gate, second)
-                assert (verdict.kind, verdict.reason) == ("not-replayable", "other-settings")
-                assert "probe" in (verdict.detail or "")
-        finally:
-            await other.stop()
+        async with running(numbers="bfloat16") as other, engine_on(other, tmp_path / "model") as second:
+            assert isinstance(second, VllmTextEngine)
+            (verdict,) = await replayed(gate, second)
+            assert (verdict.kind, verdict.reason) == ("not-replayable", "other-settings")
+            assert "probe" in (verdict.detail or "")
 
     on(tmp_path, test)
 

@@ -17,13 +17,12 @@ import pytest
 from mesh.engine.gguf import GgufEngine
 from mesh.engine.gguf_described import GgufConfig
 from mesh.engine.gguf_identity import gguf_identity
-from mesh.errors import EngineError, IdentityChanged, ModelFileError
-from mesh.identity.derived import architecture_digest, content_digest, gguf_artifact, label
+from mesh.errors import EngineError, IdentityChanged
+from mesh.identity.derived import content_digest
 from mesh.identity.mismatch import explain
 from mesh.identity.model import read_model
 from mesh.identity.shard import ShardIdentity
 from mesh.schema.ids import ContentId
-from tests.support import gguf_bytes
 from tests.support.tiny_gguf import write_tiny_gguf
 
 BACKEND = "gguf/0.1.0/0123456789abcdef/x86_64-avx2/cpu/none"
@@ -106,64 +105,6 @@ def test_no_reference_moves(tiny):
     assert one.recipe.tokenizer_revision.startswith("sha256:")
     assert one.artifact.artifact_id == "tiny-random-llama"
     assert (one.shard_start, one.shard_end, one.artifact.layer_count) == (0, 4, 4)
-
-
-def small(path: Path, *pairs: bytes, **options: object) -> Path:
-    path.write_bytes(
-        gguf_bytes.gguf(list(pairs), [gguf_bytes.tensor("output_norm.weight", [8], 0, 0)], bytes(32), **options)
-    )  # type: ignore[arg-type]
-    return path
-
-
-def test_layers_that_only_predict_ahead_are_not_counted(tmp_path):
-    count, ahead = (gguf_bytes.pair(f"llama.{name}", gguf_bytes.U32, number)
-                    for name, number in (("block_count", 3), ("nextn_predict_layers", 3)))  # fmt: skip
-    model = read_model(small(tmp_path / "a.gguf", gguf_bytes.pair("llama.block_count", gguf_bytes.U32, 0)))
-    with pytest.raises(ModelFileError, match=r"llama\.block_count.* is 0, of which 0 only predict ahead"):
-        gguf_artifact(model, "a" * 64)
-    with pytest.raises(ModelFileError, match=r"llama\.block_count.* is 3, of which 3 only predict ahead"):
-        gguf_artifact(read_model(small(tmp_path / "b.gguf", count, ahead)), "a" * 64)
-    one = gguf_bytes.pair("llama.nextn_predict_layers", gguf_bytes.U32, 2)
-    four = gguf_bytes.pair("llama.block_count", gguf_bytes.U32, 2)
-    with pytest.raises(ModelFileError):
-        gguf_artifact(read_model(small(tmp_path / "c.gguf", four, one)), "a" * 64)
-    path = tmp_path / "d.gguf"
-    path.write_bytes(gguf_bytes.gguf([gguf_bytes.pair("llama.block_count", gguf_bytes.U32, 3), one],
-                                     [gguf_bytes.tensor("blk.0.attn_q.weight", [8], 0, 0)], bytes(32)))  # fmt: skip
-    assert gguf_artifact(read_model(path), "a" * 64).layer_count == 1
-
-
-def test_a_file_without_a_layer_count_has_no_identity(tmp_path):
-    with pytest.raises(ModelFileError, match=r"llama\.block_count is missing"):
-        gguf_artifact(read_model(small(tmp_path / "a.gguf")), "a" * 64)
-
-
-def test_the_architecture_is_everything_under_its_name(tmp_path):
-    def digest(*pairs: bytes) -> str:
-        return architecture_digest(read_model(small(tmp_path / "a.gguf", *pairs)).header.metadata, "llama")
-
-    u32, f32 = gguf_bytes.U32, gguf_bytes.F32
-    base = digest(gguf_bytes.pair("llama.x", u32, 1), gguf_bytes.pair("llama.y", f32, 1.5))
-    assert base == digest(gguf_bytes.pair("llama.y", f32, 1.5), gguf_bytes.pair("llama.x", u32, 1))
-    assert base == digest(gguf_bytes.pair("llama.x", u32, 1), gguf_bytes.pair("llama.y", f32, 1.5),
-                          gguf_bytes.pair("general.name", gguf_bytes.STRING, "n"))  # fmt: skip
-    assert base == hashlib.sha256(b'{"llama.x":["u32",1],"llama.y":["f32","3fc00000"]}').hexdigest()
-    others = [
-        (gguf_bytes.pair("llama.x", gguf_bytes.I32, 1), gguf_bytes.pair("llama.y", f32, 1.5)),
-        (gguf_bytes.pair("llama.x", u32, 2), gguf_bytes.pair("llama.y", f32, 1.5)),
-        (gguf_bytes.pair("llama.x", u32, 1), gguf_bytes.pair("llama.y", gguf_bytes.F64, 1.5)),
-        (gguf_bytes.pair("llama.x", u32, 1),),
-    ]
-    assert len({base, *(digest(*pairs) for pairs in others)}) == 5
-    arrays = [(gguf_bytes.array("llama.z", kind, [1, 0]),) for kind in (u32, gguf_bytes.I32, gguf_bytes.BOOL)]
-    assert len({digest(*pairs) for pairs in arrays}) == 3
-    expected = b'{"llama.z":["array","u32",2,"0100000000000000"]}'
-    assert digest(*arrays[0]) == hashlib.sha256(expected).hexdigest()
-
-
-def test_a_name_that_is_no_label_gives_way():
-    assert label("fine", "other") == "fine"
-    assert label(None, "a\nb", "", "other") == "other"
 
 
 @contextlib.asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from mesh.engine import vllm_own
+from mesh.engine.server_port import KeptPort
 from mesh.engine.vllm import VllmEngine, VllmTextEngine
 from mesh.engine.vllm_described import VllmConfig
 from mesh.engine.vllm_managed import ManagedServer
@@ -369,24 +371,25 @@ def test_a_server_of_our_own_is_started_again_and_measured_again(
     monkeypatch.setattr(vllm_own, "_POLL_S", 0.02)
 
     async def main() -> None:
-        async with running() as placeholder:  # a port that nobody else has
-            port = placeholder.port
+        port = KeptPort("127.0.0.1")
         model = write_model_folder(tmp_path / "model")
         starts: list[ManagedServer] = []
 
         async def launch(on_end: Any) -> ManagedServer:
-            told = ("--port", str(port), "--starts", str(len(starts)))
+            told = ("--port", str(port.number), "--starts", str(len(starts)))
             command = (sys.executable, "-m", "tests.support.fake_vllm", *told)
             starts.append(await ManagedServer.start(command, env={"PYTHONPATH": str(ROOT)}, on_end=on_end))
             return starts[-1]
 
-        config = VllmConfig(f"http://127.0.0.1:{port}", weights=model, dtype="float32", device="cpu", slots=2)
-        engine = await VllmEngine.start(config, launch=launch)
+        config = VllmConfig(f"http://127.0.0.1:{port.number}", weights=model, dtype="float32", device="cpu", slots=2)
+        engine = await VllmEngine.start(config, launch=launch, port=port)
         try:
             process, before = engine.process, await serve(engine, PROMPT, 8, ignore_eos=True)
             assert engine.pid == starts[0].pid
             os.kill(starts[0].pid, signal.SIGKILL)
             await starts[0].ended.wait()
+            with socket.socket() as other, pytest.raises(OSError, match="already in use"):
+                other.bind(("127.0.0.1", port.number))  # nobody listens there now, and it is not free
             while engine._restarting is None:
                 await asyncio.sleep(0)
             assert "is started again" in await unready(engine)

@@ -10,20 +10,7 @@ import pytest
 from mesh.errors import ModelFileError
 from mesh.identity.gguf import GgufHeader, Split, read_header
 from tests.support.gguf_bytes import (
-    ARRAY,
-    BOOL,
-    F32,
-    I32,
-    STRING,
-    U16,
-    U32,
-    U64,
-    array,
-    gguf,
-    pair,
     small_model,
-    string,
-    tensor,
 )
 from tests.support.tiny_gguf import CHATML, write_tiny_gguf
 
@@ -155,137 +142,6 @@ def test_bytes_after_the_last_tensor_are_allowed() -> None:
     assert (header.data_end, header.file_size) == (160, 164)
 
 
-def test_tensors_on_the_same_bytes_are_refused() -> None:
-    raw = gguf(tensors=[tensor("a", [16], 0, 0), tensor("b", [8], 0, 32)], data=bytes(64))
-    assert "tensor 'b'" in str(refusal(raw))
-    assert "overlaps tensor 'a', which ends at" in str(refusal(raw))
-    apart = gguf(tensors=[tensor("b", [8], 0, 96), tensor("a", [16], 0, 0)], data=bytes(128))
-    assert [t.name for t in read(apart).tensors] == ["b", "a"]
-
-
-@pytest.mark.parametrize(
-    ("pairs", "tensors", "said"),
-    [
-        ([pair("llama.block_count", U32, 100_000)], [], "is 100000, expected 0 to 512"),
-        ([pair("llama.block_count", U32, 500)], [], "is 500, the tensors are for 0"),
-        ([pair("llama.block_count", U32, 3)], ["blk.0.w", "blk.1.w"], "is 3, the tensors are for 2"),
-        ([pair("llama.block_count", U32, 1)], ["blk.0.w", "blk.1.w"], "is 1, the tensors are for 2"),
-        ([], ["blk.600.w"], "is None, the tensors are for 601"),
-        ([pair("llama.block_count", U32, 1)], ["blk.99999999999999999999.w"], "the tensors are for 1000000000"),
-    ],
-)
-def test_block_count_is_held_against_a_limit_and_the_tensors(pairs: list[bytes], tensors: list[str], said: str) -> None:
-    entries = [tensor(name, [8], 0, 32 * i) for i, name in enumerate(tensors)]
-    fault = refusal(gguf(pairs, entries, bytes(32 * len(tensors))))
-    assert said in str(fault)
-    assert fault.field == "llama.block_count"
-    assert (fault.offset is not None) == bool(pairs)
-
-
-@pytest.mark.parametrize("present", [[0, 1, 2], [0, 2], [0, 1]])
-def test_block_count_allows_pruned_and_look_ahead_layers(present: list[int]) -> None:
-    pairs = [pair("llama.block_count", U32, 3), pair("llama.nextn_predict_layers", U32, 1)]
-    entries = [tensor(f"blk.{layer}.w", [8], 0, 32 * i) for i, layer in enumerate(present)]
-    assert read(gguf(pairs, entries, bytes(96))).block_count == 3
-
-
-@pytest.mark.parametrize(
-    ("pairs", "field", "said"),
-    [
-        ([pair("a", U32, 1), pair("a", U32, 1)], "a", "key given twice"),
-        ([string("a") + struct.pack("<I", 13)], "a", "value kind 13, expected 0 to 12"),
-        ([pair("a", BOOL, 2)], "a", "boolean 2, expected 0 or 1"),
-        ([array("a", BOOL, [0, 1, 3, 0])], "a", "booleans other than 0 and 1"),
-        ([pair("a", STRING, b"\xff")], "a", "not UTF-8"),
-        ([string(b"\xc3") + struct.pack("<II", U32, 0)], "key 1", "not UTF-8"),
-        ([array("a", U64, [1], count=2**61)], "count of a", "expected at most"),
-        ([array("a", U64, [1], count=9)], "a", "72 bytes declared, file has"),
-        ([array("a", STRING, ["x"], count=2**60)], "count of a", "expected at most 4000000"),
-        ([array("a", STRING, ["x"], count=1000)], "a", "8000 bytes declared, file has"),
-        ([string("a") + struct.pack("<IIQQ", ARRAY, STRING, 1, 2**63)], "a[0]", "length 9223372036854775808"),
-        ([string("a") + struct.pack("<IQ", STRING, 2**40)], "length of a", "1099511627776, expected at most 16777216"),
-        ([string("a") + struct.pack("<IIQ", ARRAY, ARRAY, 0)], "a", "array of arrays"),
-        ([string("a") + struct.pack("<IIQ", ARRAY, 77, 0)], "a", "element kind 77"),
-        ([pair("general.alignment", U32, 0)], "general.alignment", "expected 1 to"),
-        ([pair("general.alignment", U32, 48)], "general.alignment", "expected a power of two of kind u32"),
-        ([pair("general.alignment", U64, 32)], "general.alignment", "32 of kind u64"),
-        ([pair("general.alignment", STRING, "32")], "general.alignment", "of kind string, expected integer"),
-        ([pair("llama.context_length", U32, 0)], "llama.context_length", "is 0, expected 1 to"),
-        ([pair("llama.block_count", BOOL, 1)], "llama.block_count", "of kind bool, expected integer"),
-        ([pair("tokenizer.chat_template", U32, 1)], "tokenizer.chat_template", "of kind u32, expected string"),
-        ([pair("tokenizer.ggml.add_bos_token", U32, 1)], "tokenizer.ggml.add_bos_token", "expected boolean"),
-        ([array("tokenizer.ggml.tokens", U32, [1])], "tokenizer.ggml.tokens", "an array of u32, expected string"),
-        ([pair("tokenizer.ggml.tokens", U32, 1)], "tokenizer.ggml.tokens", "of kind u32, expected array"),
-        (
-            [array("tokenizer.ggml.tokens", STRING, ["a"]), pair("tokenizer.ggml.eos_token_id", U32, 1)],
-            "tokenizer.ggml.eos_token_id",
-            "is 1, expected 0 to 0",
-        ),
-        # The native loader indexes these by token id.
-        (
-            [array("tokenizer.ggml.tokens", STRING, ["a", "b"]), array("tokenizer.ggml.scores", F32, [0.0])],
-            "tokenizer.ggml.scores",
-            "1 long, expected 2 as there are tokens",
-        ),
-        (
-            [array("tokenizer.ggml.tokens", STRING, ["a"]), array("tokenizer.ggml.token_type", F32, [0.0])],
-            "tokenizer.ggml.token_type",
-            "an array of f32, expected i32 or u32",
-        ),
-        ([array("tokenizer.ggml.token_type", I32, [1])], "tokenizer.ggml.token_type", "none without a vocabulary"),
-        ([pair("split.count", U32, 100_000)], "split.count", "expected 0 to 99999"),
-        ([pair("split.count", U16, 2), pair("split.no", U16, 2)], "split.no", "is 2, expected 0 to 1"),
-    ],
-)
-def test_metadata_of_the_wrong_kind_or_range_is_refused(pairs: list[bytes], field: str, said: str) -> None:
-    fault = refusal(gguf(pairs))
-    assert fault.field == field
-    assert said in str(fault)
-    assert fault.offset is not None
-
-
-@pytest.mark.parametrize("architecture", [None, "", "../../etc", "a\nb", "x" * 65])
-def test_architecture_is_required_and_a_short_name(architecture: str | None) -> None:
-    assert refusal(gguf(architecture=architecture)).field == "general.architecture"
-
-
-def test_tensor_names_are_unique_and_short() -> None:
-    twice = gguf(tensors=[tensor("a", [8], 0, 0), tensor("a", [8], 0, 32)], data=bytes(64))
-    assert "tensor 'a' at byte" in str(refusal(twice))
-    assert "name given twice" in str(refusal(twice))
-    assert "expected at most 63" in str(refusal(gguf(tensors=[tensor("x" * 64, [8], 0, 0)], data=bytes(32))))
-
-
-def test_alignment_moves_the_data() -> None:
-    raw = gguf([pair("general.alignment", U32, 256)], [tensor("a", [8], 0, 0)], bytes(32), alignment=256)
-    header = read(raw)
-    assert (header.alignment, header.data_offset) == (256, 256)
-
-
-def test_metadata_is_typed_and_arrays_are_decoded_when_asked() -> None:
-    metadata = read(small_model()).metadata
-    assert metadata.text("general.name") == "small"
-    assert metadata.integer("absent") is metadata.text("absent") is metadata.array("absent") is None
-    assert metadata.kind("llama.block_count") == "u32"
-    assert metadata["llama.rope.freq_base"] == 10000.0
-    assert list(metadata)[:2] == ["general.architecture", "general.name"]
-    assert len(metadata) == 16
-    tokens = metadata.array("tokenizer.ggml.tokens")
-    scores = metadata.array("tokenizer.ggml.scores")
-    assert tokens is not None
-    assert scores is not None
-    assert tokens.values() == [b"<s>", b"</s>", b"a", b"b", b"\xe2\x82"]
-    assert scores.values() == [0.0, 0.0, -1.0, -2.0, -3.0]
-    with pytest.raises(ModelFileError, match=r"general\.name at byte \d+ is of kind string, expected integer"):
-        metadata.integer("general.name")
-
-
-def test_flags_in_arrays_are_booleans() -> None:
-    flags = read(gguf([array("a", BOOL, [1, 0, 1])])).metadata.array("a")
-    assert flags is not None
-    assert flags.values() == [True, False, True]
-
-
 def test_header_of_a_generated_model_holds_what_was_written(tmp_path: Path) -> None:
     header = read_header(write_tiny_gguf(tmp_path / "tiny.gguf", context=512, name="tiny", layers=2))
     assert (header.label, header.architecture, header.name) == ("tiny.gguf", "llama", "tiny")
@@ -293,13 +149,6 @@ def test_header_of_a_generated_model_holds_what_was_written(tmp_path: Path) -> N
     assert (header.tokenizer_model, header.tokenizer_pre) == ("gpt2", "smollm")
     assert (header.bos_token_id, header.eos_token_id, header.add_bos_token) == (1, 2, False)
     assert header.chat_template == CHATML
-
-
-def test_header_says_nothing_that_the_file_does_not(tmp_path: Path) -> None:
-    path = write_tiny_gguf(tmp_path / "tiny.gguf", template=None, pre=None, eos=None, bos=None, add_bos=None)
-    header = read_header(path)
-    assert header.chat_template is header.tokenizer_pre is header.add_bos_token is None
-    assert header.eos_token_id is header.bos_token_id is None
 
 
 def test_later_shard_has_its_place_and_nothing_else(tmp_path: Path) -> None:
@@ -332,6 +181,34 @@ def test_file_that_shrinks_while_it_is_read_is_refused() -> None:
 
     with pytest.raises(ModelFileError, match="file ends at byte 30, it had 1030 bytes"):
         read_header(Shrunk(GOOD[:30]))
+
+
+@pytest.mark.parametrize(("at", "field", "most"), [(8, "tensor_count", 65_536), (16, "metadata_kv_count", 16_384)])
+def test_counts_have_a_bound(at: int, field: str, most: int) -> None:
+    def counted(number: int) -> str:
+        fault = refusal(GOOD[:at] + struct.pack("<Q", number) + GOOD[at + 8 :])
+        return f"{fault.field}: {str(fault).rpartition(': ')[2]}"
+
+    assert counted(most + 1) == f"{field}: {most + 1}, expected at most {most}"
+    assert "expected at most" not in counted(most)
+
+
+@pytest.mark.parametrize("swapped", [1, 3, 0xFFFF])
+def test_version_in_the_other_byte_order_is_told(swapped: int) -> None:
+    said = f"big-endian file (version {swapped}), expected little-endian"
+    assert said in str(refusal(patched(4, struct.pack(">I", swapped).hex())))
+
+
+@pytest.mark.parametrize("version", [1, 4, 0x0000_0100 + 1, 0xFFFF_FFFF])
+def test_version_that_is_neither_is_shown_as_it_stands(version: int) -> None:
+    fault = refusal(patched(4, struct.pack("<I", version).hex()))
+    assert (fault.field, fault.offset) == ("version", 4)
+    assert str(fault).endswith(f"version at byte 4: {version}, expected 2 or 3")
+
+
+def test_magic_in_another_order_is_refused_at_the_beginning() -> None:
+    for magic in (b"FUGG", b"GGUE", b"GGUG", b"\0\0\0\0", b"\xff\xff\xff\xff"):
+        assert (refusal(magic + GOOD[4:]).field, refusal(magic + GOOD[4:]).offset) == ("magic", 0)
 
 
 def test_path_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from tests.support.tiny_gguf import write_tiny_gguf
 
 
 def shard_bytes(
-    number: int, count: int, *, tensors: list[str], total: int | None, architecture: str | None = None
+    number: int, count: int | None, *, tensors: list[str], total: int | None, architecture: str | None = None
 ) -> bytes:
-    pairs = [pair("split.no", U16, number), pair("split.count", U16, count)]
+    pairs = [pair("split.no", U16, number)]
+    if count is not None:
+        pairs.append(pair("split.count", U16, count))
     if total is not None:
         pairs.append(pair("split.tensors.count", I32, total))
     entries = [tensor(name, [8], 0, 32 * i) for i, name in enumerate(tensors)]
@@ -88,6 +90,15 @@ def test_extra_shard_is_refused_by_name(split: Path, extra: str) -> None:
     assert refusal(split / names(split)[0]) == f"{extra}: extra shard, expected 00001 to 00003 of this model"
 
 
+def test_first_of_several_shards_that_are_wrong_is_named(split: Path) -> None:
+    for name in names(split)[:2]:
+        (split / name).unlink()
+    assert refusal(split) == "tiny-00001-of-00003.gguf: missing shard, found 1 of 3"
+    for extra in ("tiny-00005-of-00003.gguf", "tiny-00004-of-00003.gguf", "tiny-00006-of-00003.gguf"):
+        (split / extra).write_bytes(b"")
+    assert refusal(split) == "tiny-00004-of-00003.gguf: extra shard, expected 00001 to 00003 of this model"
+
+
 def test_shards_that_swapped_names_are_refused(split: Path) -> None:
     second, third = (split / name for name in names(split)[1:])
     second.rename(split / "aside")
@@ -121,9 +132,13 @@ def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     ("second", "said"),
     [
         ({"number": 1, "count": 3}, "split.count is 3, expected 2 from the file's name"),
-        ({"number": 0, "count": 0, "architecture": "llama"}, "split.count is absent, expected 2 from the file's name"),
+        ({"number": 0, "count": 1, "architecture": "llama"}, "split.count is 1, expected 2 from the file's name"),
+        ({"number": 0, "count": 0, "architecture": "llama"}, "split.count is 0, expected 2 from the file's name"),
+        ({"number": 0, "count": None, "architecture": "llama"}, "split.count is absent, expected 2 from the file's"),
+        ({"number": 0, "architecture": "llama"}, "split.no is 0, expected 1 from the file's name"),
         ({"tensors": ["a"]}, "tensor 'a' is in m-00001-of-00002.gguf too"),
-        ({"total": 7}, "split.tensors.count is 7, the 2 shards have 2"),
+        ({"total": 7}, "m-00002-of-00002.gguf: split.tensors.count is 7, the 2 shards have 2"),
+        ({"total": 1}, "m-00002-of-00002.gguf: split.tensors.count is 1, the 2 shards have 2"),
         (
             {"tensors": ["b", "c"], "total": None},
             "m-00001-of-00002.gguf: split.tensors.count is 2, the 2 shards have 3",
@@ -136,6 +151,49 @@ def test_shards_that_contradict_one_another_are_refused(tmp_path: Path, second: 
     settings: dict[str, object] = {"number": 1, "count": 2, "tensors": ["b"], "total": 2} | second
     (tmp_path / "m-00002-of-00002.gguf").write_bytes(shard_bytes(**settings))  # type: ignore[arg-type]
     assert said in refusal(first)
+
+
+def test_model_of_hundreds_of_shards_is_read(tmp_path: Path) -> None:
+    """Each later shard may leave the number of all tensors out."""
+    for number in range(300):
+        total = 300 if number % 2 == 0 else None
+        architecture = None if number else "llama"
+        raw = shard_bytes(number, 300, tensors=[f"t{number}"], total=total, architecture=architecture)
+        (tmp_path / f"m-{number + 1:05d}-of-00300.gguf").write_bytes(raw)
+    model = read_model(tmp_path)
+    assert [tensor.name for tensor in model.tensors] == [f"t{number}" for number in range(300)]
+    assert list(model.logical_files) == [f"model-{number:05d}-of-00300.gguf" for number in range(1, 301)]
+
+
+def test_shards_are_those_of_one_name_and_one_count(split: Path) -> None:
+    for other in ("tiny-00004-of-00002", "tiny-00004-of-00004", "a-00004-of-00003", "z-00004-of-00003", "tiny"):
+        (split / f"{other}.gguf").write_bytes(b"")
+    assert [path.name for path in read_model(split / names(split)[1]).files] == names(split)
+    four = "a-00004-of-00003.gguf, tiny-00001-of-00003.gguf, tiny-00004-of-00002.gguf, tiny-00004-of-00004.gguf"
+    assert refusal(split) == f"split: 6 models in this folder, name one of them: {four}"
+
+
+def test_shards_that_say_they_are_fewer_are_refused(tmp_path: Path) -> None:
+    for number in range(3):
+        raw = shard_bytes(number % 2, 2, tensors=[f"t{number}"], total=3, architecture="llama")
+        (tmp_path / f"m-{number + 1:05d}-of-00003.gguf").write_bytes(raw)
+    assert refusal(tmp_path) == "m-00001-of-00003.gguf: split.count is 2, expected 3 from the file's name"
+
+
+def test_shard_of_none_is_refused(tmp_path: Path) -> None:
+    for number in (0, 1):
+        path = write_tiny_gguf(tmp_path / f"m-{number:05d}-of-00000.gguf")
+        assert refusal(path) == f"{path.name}: extra shard, expected 00001 to 00000 of this model"
+        path.unlink()
+
+
+def test_only_shard_of_one_may_say_so(tmp_path: Path) -> None:
+    for name in ("m-00001-of-00001.gguf", "m.gguf"):
+        path = tmp_path / name
+        path.write_bytes(shard_bytes(0, 1, tensors=["a"], total=1, architecture="llama"))
+        assert read_model(path).logical_files == {"model.gguf": path}
+    path.write_bytes(shard_bytes(0, 2, tensors=["a"], total=2, architecture="llama"))
+    assert "split.count is 2, expected a name that ends in -00001-of-00002.gguf" in refusal(path)
 
 
 def test_first_shard_must_count_the_tensors(tmp_path: Path) -> None:
@@ -168,6 +226,26 @@ def test_model_precision_is_the_type_of_most_bytes(
     assert model.precision == precision
     assert model.bits_per_weight is not None
     assert Fidelity.of_bits_per_weight(model.bits_per_weight) == fidelity
+
+
+def test_model_is_summed_up_over_all_its_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(
+        gguf((), [tensor("a", [32], 8, 0), tensor("b", [2, 4], 0, 64), tensor("c", [1], 0, 96)], bytes(100))
+    )
+    model = read_model(path)
+    assert (model.parameters, model.weight_bytes, model.precision) == (41, 70, "F32")
+    assert model.bits_per_weight == 70 * 8 / 41
+    assert model.tensor_types == Counter(F32=2, Q8_0=1)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_precision_of_two_types_with_as_many_bytes_is_the_same_in_any_order(tmp_path: Path, order: list[int]) -> None:
+    wide, narrow = ("wide", [8], 0), ("narrow", [16], 1)
+    entries = [tensor(*(wide, narrow)[which], 32 * place) for place, which in enumerate(order)]
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf((), entries, bytes(64)))
+    assert read_model(path).precision == "F32"
 
 
 def test_model_without_tensors_has_no_precision(tmp_path: Path) -> None:

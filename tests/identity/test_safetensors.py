@@ -55,11 +55,12 @@ def test_large_tensors_are_read_to_their_end(tmp_path):
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        (b"{", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
+        (b"{", r"^a\.safetensors: its header: not JSON at line 1"),
+        (b"[" * 100_000, "its header: nested deeper"),
+        ("{}".encode("utf-16"), "its header: not UTF-8"),
         (b"[]", "no map of tensors"),
-        (b'{"two": 5, "one": 5, "one": 5}', "its header has 'one' twice"),
-        (b'{"one": {"dtype": "F32", "shape": [2], "shape": [1]}}', "its header has 'shape' twice"),
+        (b'{"two": 5, "one": 5, "one": 5}', "its header: key 'one' is there twice"),
+        (b'{"one": {"dtype": "F32", "shape": [2], "shape": [1]}}', "its header: key 'shape' is there twice"),
         ({"one": 5}, "tensor 'one'"),
         ({"one": {**ONE, "dtype": 5}}, "tensor 'one'"),
         ({"one": {**ONE, "shape": [-1]}}, "tensor 'one'"),
@@ -90,7 +91,7 @@ def test_header_that_the_file_does_not_hold_is_refused(tmp_path, raw):
 
 def test_header_of_the_formats_own_bound_is_read_and_none_beyond(tmp_path):
     path = tmp_path / "a.safetensors"
-    for length, words in ((100_000_000, "its header is not JSON"), (100_000_001, "its header is 100000001 bytes")):
+    for length, words in ((100_000_000, "its header: not JSON"), (100_000_001, "its header is 100000001 bytes")):
         path.write_bytes(struct.pack("<Q", length) + b"no")
         os.truncate(path, 8 + length)  # the rest takes no room
         with pytest.raises(ModelFileError, match=words):
@@ -112,7 +113,7 @@ def test_a_long_name_is_shown_shortly(tmp_path):
     with pytest.raises(ModelFileError, match=rf"tensor {shown}: expected a type"):
         tensor_digests(write(tmp_path / "c.safetensors", {long: 5}))
     twice = f'{{"{long}": 1, "{long}": 2}}'.encode()
-    with pytest.raises(ModelFileError, match=rf"its header has {shown} twice"):
+    with pytest.raises(ModelFileError, match=rf"its header: key {shown} is there twice"):
         tensor_digests(write(tmp_path / "d.safetensors", twice))
 
 

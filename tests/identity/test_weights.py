@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh.errors import ModelFileError
-from mesh.identity.weights import digest_files, gguf_weights, weights_at, weights_digest
+from mesh.identity.weights import _path_of, digest_files, gguf_weights, weights_at, weights_digest
 from mesh.schema.ids import ContentId
 from tests.support.tiny_gguf import write_tiny_gguf
 
@@ -130,6 +130,13 @@ def test_weights_changed_names_the_file_and_the_attribute(tmp_path: Path) -> Non
     assert weights.changed() == "two: size was 64, now 63"
     files["one"].unlink()
     assert weights.changed() == "one: No such file or directory"
+
+
+def test_what_is_digested_is_the_file_that_was_opened(tmp_path: Path) -> None:
+    files = written(tmp_path, {"one": b"opened", "two": b"came in its place"})
+    with files["one"].open("rb") as file:
+        files["two"].replace(files["one"])
+        assert Path(_path_of(file.fileno(), files["one"])).read_bytes() == b"opened"
 
 
 def test_weights_progress_tells_each_file_once(tmp_path: Path) -> None:

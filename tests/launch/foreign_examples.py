@@ -168,3 +168,44 @@ defaults: {host: 0.0.0.0, seqs: 6, share: 0.78}
 env: {VLLM_ENGINE_READY_TIMEOUT_S: "3600"}
 command: vllm serve {model} --host {host} --max-num-seqs {seqs} --gpu-memory-utilization {share}
 """
+
+# A kind of somebody's own, whose pods stand in a list, with a comment in a script that it brings.
+OPERATED = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: patches}
+data:
+  patch.py: |
+    # Works around a fault of the
+    # registry.example/engine:big-flash image.
+    print("patched")
+---
+apiVersion: example.com/v1
+kind: GraphDeployment
+metadata: {name: graph}
+spec:
+  components:
+  - name: Frontend
+    podTemplate: {spec: {containers: [{name: main, image: "registry.example/frontend:1.4"}]}}
+  - name: Worker
+    replicas: 1
+    podTemplate:
+      spec:
+        containers:
+        - name: main
+          image: registry.example/engine:big-flash@sha256:DIGEST
+          command: [bash, -lc]
+          args: [exec python3 -m somebody.worker --model "$found" --tensor-parallel-size 8]
+          resources: {limits: {nvidia.com/gpu: "8"}, requests: }
+""".replace("DIGEST", "c" * 64)
+
+# What an engine is installed from, in a form that nobody else has.
+PROFILE = """
+schema_version: 1
+id: engine-nightly
+stability: nightly
+install:
+  method: docker_image
+  spec: registry.example/engine:nightly-1acd67a795ebccdf9b9db7697ae9082058301657
+notes: "held at nightly-1acd67a7, as patches are made for it"
+"""

@@ -33,6 +33,26 @@ def test_what_an_engine_did_not_count_is_absent_and_never_zero() -> None:
     assert figures(cell(request(last_ns=100 * MS))).decode is None  # all of it in one piece
 
 
+@pytest.mark.parametrize(
+    ("events", "pieces", "known"),
+    [
+        (10, 10, True),
+        (10, 6, True),
+        (10, 5, False),  # most came with others: when each was made, nobody saw
+        (10, 1, False),
+        (5, 5, True),  # two tokens an event
+        (3, 3, False),  # a first token, and the rest as it could be sent: no pace of anything
+        (0, 0, False),
+    ],
+)
+def test_pace_of_tokens_that_were_kept_back_and_came_together_is_not_known(
+    events: int, pieces: int, known: bool
+) -> None:
+    told = figures(cell(request(events=events, pieces=pieces, last_ns=101 * MS)))
+    assert told.decode == (pytest.approx(9000) if known else None)
+    assert told.total == pytest.approx(10 / 0.6)
+
+
 def test_failed_streams_are_counted_by_their_reasons_and_leave_sums_out() -> None:
     told = figures(cell(request(), failed(1), failed(2, "broke off")))
     assert told.fault == "2 of 3 failed: status 503, broke off"

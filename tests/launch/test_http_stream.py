@@ -84,6 +84,18 @@ def test_stream_is_counted_and_timed_however_it_is_framed(answer: bytes, split: 
     assert 0 < got.first_ns <= got.last_ns <= got.total_ns
 
 
+def test_events_of_one_read_came_at_one_time() -> None:
+    """However long it takes to go through them, and however they are framed."""
+    texts = [event({"choices": [{"text": "a"}]})] * 9
+    answer = OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked([*texts, event(b"[DONE]")])
+    together = asyncio.run(talk(answer))
+    assert (together.events, together.pieces, together.failed) == (9, 1, None)
+    assert together.first_ns == together.last_ns
+    apart = asyncio.run(talk(answer, split=1))
+    assert apart.events == 9
+    assert apart.pieces >= 1
+
+
 def test_stream_without_usage_counts_no_tokens() -> None:
     got = asyncio.run(talk(OK + b"\r\n" + b"".join([*TOKENS[:4], TOKENS[5]])))
     assert (got.failed, got.prompt_tokens, got.output_tokens) == (None, None, None)

@@ -50,6 +50,19 @@ def test_port_that_something_listens_on_occupies(tmp_path: Path) -> None:
         assert occupied_by(printed(tmp_path, port), port) == ([f"port {port} is taken already"], [])
 
 
+def test_what_a_node_without_the_tools_cannot_say_is_not_known(tmp_path: Path) -> None:
+    command = occupancy_step(NODE, 1).command.replace("/proc/driver/nvidia", str(tmp_path))
+    (tmp_path / "version").touch()  # a driver of GPUs, whose tool is not there
+    (tmp_path / "bin").mkdir()
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, check=False,
+        env={"HOME": str(tmp_path), "PATH": f"{tmp_path}/bin"},
+    )  # fmt: skip
+    occupied, unknown = occupied_by(done.stdout, 1)
+    assert occupied == []
+    assert unknown == ["runs: no grep", "runs: no tr", "runs: no sort", "port", "GPUs: no nvidia-smi"]
+
+
 def test_process_of_a_run_of_this_home_occupies_and_of_another_does_not(tmp_path: Path) -> None:
     """Hosts may share a kernel: a run is on the one whose home has its folder."""
     run = f"r-{os.getpid()}-{tmp_path.name}"

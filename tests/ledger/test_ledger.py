@@ -85,14 +85,29 @@ def test_settings_are_kept_once_under_their_digest(ledger, maker):
 
 
 def test_seal_without_an_intent_is_refused_before_anything_is_signed(ledger, maker):
-    def never(position: Position):
-        raise AssertionError("signed a receipt that has no place")
+    signed: list[tuple[int, Position]] = []
 
-    with pytest.raises(LedgerError, match="no open intent"):
-        ledger.seal(maker.serve_id(0), never).result()
+    def signing(number: int):
+        def make(position: Position):
+            signed.append((number, position))
+            return maker.sealing(maker.serve_id(number))(position)
+
+        return make
+
+    def refused(number: int) -> None:
+        with pytest.raises(LedgerError, match="no open intent"):
+            ledger.seal(maker.serve_id(number), signing(number)).result()
+
+    refused(0)  # never opened
     maker.serve(ledger, 0)
-    with pytest.raises(LedgerError, match="no open intent"):
-        ledger.seal(maker.serve_id(0), never).result()
+    refused(0)  # sealed before
+    ledger.open_intent(maker.intent(maker.serve_id(1))).result()
+    futures = [ledger.seal(maker.serve_id(1), signing(1)) for _ in range(2)]
+    assert futures[0].result().value.seq == 1
+    with pytest.raises(LedgerError, match="no open intent"):  # sealed just now, in the same transaction or the last
+        futures[1].result()
+    assert {number for number, _ in signed} == {1}
+    assert len({position for _, position in signed}) == 1
 
 
 def test_seal_refuses_a_receipt_for_another_place(ledger, maker):

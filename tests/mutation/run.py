@@ -123,7 +123,7 @@ ROOMS = {
                         "signature",
                         "verification",
                     ),
-                    f"{FILES} {BLUEPRINT}verification.py",
+                    f"{FILES} {BLUEPRINT}verification.py {BLUEPRINT}signers.py",
                 ),
             },
             (
@@ -134,9 +134,10 @@ ROOMS = {
         Room(
             "mesh/identity",
             {
-                "derived": "tests/engine/test_gguf_identity.py",
+                **dict.fromkeys(("derived", "sha256"), f"{IDENTITY}derived.py"),
+                "document": f"{IDENTITY}document.py {IDENTITY}shard.py",
                 **dict.fromkeys(
-                    ("fields", "shard", "recipe", "artifact", "document", "fingerprint", "canonical_json"),
+                    ("fields", "shard", "recipe", "artifact", "fingerprint", "canonical_json"),
                     f"{IDENTITY}identity_values.py {IDENTITY}shard.py",
                 ),
                 **dict.fromkeys(
@@ -145,15 +146,14 @@ ROOMS = {
                 ),
                 "shard_route": f"{IDENTITY}identity_values.py {IDENTITY}shard_route.py",
                 "safetensors": f"{IDENTITY}safetensors.py",
-                "sha256": "tests/engine/test_gguf_identity.py",
                 "folder": f"{IDENTITY}folder.py",
                 "files": f"{IDENTITY}files.py",
                 "ggml": f"{IDENTITY}ggml.py",
-                "gguf": f"{IDENTITY}gguf.py",
-                "metadata": f"{IDENTITY}gguf.py",
+                "gguf": f"{IDENTITY}gguf.py {IDENTITY}gguf_fields.py",
+                "metadata": f"{IDENTITY}metadata.py {IDENTITY}gguf_fields.py",
                 "model": f"{IDENTITY}model.py",
-                "reader": f"{IDENTITY}gguf.py",
-                "tensors": f"{IDENTITY}gguf.py",
+                "reader": f"{IDENTITY}reader.py",
+                "tensors": f"{IDENTITY}tensors.py",
                 "weights": f"{IDENTITY}weights.py",
             },
             (
@@ -182,7 +182,7 @@ ROOMS = {
                 "matrix": f"{RUNTIME}matrix.py",
                 "prompts": f"{RUNTIME}prompts.py",
                 "release": f"{RUNTIME}release.py",
-                "models": "tests/cli/test_candidates.py",
+                "models": "tests/cli/test_candidates.py tests/cli/test_candidates_vllm.py",
                 "record": "tests/cli/test_runtime_bench.py",
                 **dict.fromkeys(("oci", "catalogue"), "tests/cli/test_runtime.py"),
             },

@@ -4,6 +4,7 @@ writes down what it is told."""
 from __future__ import annotations
 
 import json
+import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -187,3 +188,24 @@ def test_image_that_is_nowhere_is_said_and_upload_that_is_damaged_is_refused(ima
     told(images, "build", "r", "--node", "n0")
     assert "computed checksum did NOT match" in run_on(images, 0, 'echo x | sh "$HOME/upload"')
     assert sha256(b"x\n").hexdigest() not in step["command"]
+
+
+def test_launch_that_is_to_make_images_names_the_commands_that_do(images: Site) -> None:
+    """Each of them then does it."""
+    for flags, node in (
+        (["--build-node", "n0"], 0),
+        (["--sync-image-source", "n0"], 1),
+        (["--force-build"], None),
+        (["--sync-image"], None),
+    ):
+        refused = images.mesh("serve", "r", *flags)
+        assert refused.returncode == 2
+        named = re.search(r"first `mesh launch (image [^`]*)`, then serve without it", refused.stderr)
+        assert named is not None, refused.stderr
+        words = named[1].split()
+        done = images.mesh(*words, *([] if node is not None else ["--node", "n0"]))
+        assert done.returncode == 0, done.stderr
+        if node is not None:
+            assert any((home(images, node) / "images").iterdir())
+    assert len(commands(images, 0, "build")) == 2
+    assert "a launch pushes nothing" in images.mesh("serve", "r", "--no-push").stderr

@@ -7,7 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mesh.cli.candidates import llama_payload, machine
+import pytest
+
+from mesh.cli.candidates import llama_payload, machine, spec_of_candidate
+from mesh.errors import CandidateError, EngineUnsupported
 from tests.support.tiny_gguf import write_tiny_gguf
 
 OWN = Path(__file__).parents[2] / "examples" / "runtime"
@@ -50,3 +53,10 @@ def tiny_candidate(root: Path, **gguf: Any) -> tuple[Path, Path, dict[str, Any]]
     value["target"]["accelerator"]["architecture"] = machine()
     value["container"]["min_available_gib"] = 0
     return write_candidate(root / "candidate", bound(value)), models, value
+
+
+def refused(folder: Path, models: Path) -> str:
+    """Why there is no engine for a candidate."""
+    with pytest.raises((EngineUnsupported, CandidateError)) as caught:
+        spec_of_candidate(folder, models)
+    return str(caught.value)

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from mesh.engine.server_port import KeptPort
 from mesh.engine.vllm_rank import METHOD
 from tests.support.fake_completion import Completion
 from tests.support.vllm_folder import (
@@ -314,12 +315,15 @@ def _bad(message: str, param: str | None, *, kind: str = "BadRequestError", code
 
 @asynccontextmanager
 async def running(**told: Any) -> AsyncIterator[FakeVllm]:
-    server = FakeVllm(**told)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop()
+    with contextlib.ExitStack() as stack:
+        if "port" not in told:  # its own, also while it is stopped
+            told["port"] = stack.enter_context(KeptPort("127.0.0.1")).number
+        server = FakeVllm(**told)
+        await server.start()
+        try:
+            yield server
+        finally:
+            await server.stop()
 
 
 async def _serve(told: argparse.Namespace) -> None:
@@ -327,7 +331,8 @@ async def _serve(told: argparse.Namespace) -> None:
         write_model_folder(told.folder)
     ranks = None if told.ranks is None else json.loads(told.ranks.read_text())
     name = {} if ranks is None else {"fingerprint": f"vllm-0.32.0-pp{len(ranks)}-0a1b2c3d"}
-    async with running(port=told.port, starts=told.starts, ranks=ranks, **name) as server:
+    port = {} if told.port is None else {"port": told.port}
+    async with running(starts=told.starts, ranks=ranks, **name, **port) as server:
         print(server.port, flush=True)
         await asyncio.get_running_loop().create_future()
 
@@ -335,7 +340,7 @@ async def _serve(told: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="fake_vllm")
     parser.add_argument("--folder", type=Path, help="where its model folder is written")
-    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--port", type=int)
     parser.add_argument("--starts", type=int, default=1)
     parser.add_argument("--ranks", type=Path, help="JSON: what its workers report")
     with contextlib.suppress(KeyboardInterrupt):

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,8 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
+
+from mesh.engine.server_port import KeptPort
 
 # One thread, little memory, and no compiler: what a small machine can start in half a minute.
 ENVIRONMENT = {
@@ -36,10 +37,8 @@ class RealServer:
 
     def __init__(self, executable: Path, name: str = "tiny") -> None:
         self.executable, self.name = executable, name
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            self.port = listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self._port = KeptPort("127.0.0.1")
+        self.url = f"http://127.0.0.1:{self._port.number}"
         self._process: subprocess.Popen[bytes] | None = None
         self._is: tuple[Path, tuple[str, ...], str, dict[str, str]] | None = None
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  as long as the server object
@@ -65,7 +64,7 @@ class RealServer:
         """Returns when it answers."""
         self._is = (model, flags, dtype, dict(environment))
         command = [
-            self.executable, "serve", model, "--host", "127.0.0.1", "--port", str(self.port),
+            self.executable, "serve", model, "--host", "127.0.0.1", "--port", str(self._port.number),
             "--served-model-name", self.name, "--dtype", dtype, "--enable-prompt-tokens-details", *FLAGS, *flags,
         ]  # fmt: skip
         self._process = subprocess.Popen(
@@ -97,6 +96,7 @@ class RealServer:
 
     def close(self) -> None:
         self.stop()
+        self._port.close()
         self._log.close()
 
     def metric(self, name: str, **labels: str) -> float:

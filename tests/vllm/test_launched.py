@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,12 +16,15 @@ from typing import Any
 
 import pytest
 
+from mesh.engine.vllm_rank import EXTENSION
+from mesh.launch.bench_package import Package, load_package
 from mesh.launch.record import load_record
 from mesh.ledger.reader import LedgerReader
 from mesh.schema.canonical import decode_map
 from mesh.schema.envelope import RECEIPT_TYPE, verify
+from mesh.schema.ids import ContentId
 from mesh.schema.limits import MAX_SETTINGS_BYTES
-from tests.sshd.hosts import MESH
+from tests.sshd.hosts import MESH, ROOT
 from tests.sshd.network import Network, network
 from tests.support.tiny_hf import write_tiny_hf
 from tests.vllm.servers import ENVIRONMENT, START_S
@@ -32,6 +36,8 @@ SETTINGS = {
     **{name: value for name, value in ENVIRONMENT.items() if name != "VLLM_CPU_KVCACHE_SPACE"},
     "VLLM_USE_AOT_COMPILE": "0",
 }
+# What each rank of a route reports by, from here.
+REPORTING = {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "VLLM_SERVER_DEV_MODE": "1"}
 ARGS = ["--dtype", "float32", "--max-model-len", "2048", "--kv-cache-memory-bytes", str(128 << 20)]
 ASK = """
 import json, sys, urllib.request
@@ -57,8 +63,10 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_hf(tmp_path_factory.mktemp("weights") / "tiny", layers=4)
 
 
-def recipe(hosts: Network, name: str, executable: Path, weights: Path, more: str, args: list[str]) -> None:
-    env = "".join(f"{key} = {json.dumps(value)}\n" for key, value in SETTINGS.items())
+def recipe(
+    hosts: Network, name: str, executable: Path, weights: Path, more: str, args: list[str], reporting: dict[str, str]
+) -> None:
+    env = "".join(f"{key} = {json.dumps(value)}\n" for key, value in {**SETTINGS, **reporting}.items())
     hosts.recipe(
         name,
         f'engine = "vllm"\nengine_version = "0.32.0"\ndeploy = "tmux"\nmodel = "{weights}"\n'
@@ -67,19 +75,47 @@ def recipe(hosts: Network, name: str, executable: Path, weights: Path, more: str
     )
 
 
-def launched(hosts: Network, name: str) -> dict[str, Any]:
+def launched(hosts: Network, name: str, *words: str) -> dict[str, Any]:
+    """What a launch tells, which says these words meanwhile."""
     done = hosts.mesh("serve", name, "--ready-s", str(START_S), "--json", limit_s=START_S + 60)
     assert done.returncode == 0, done.stderr
     assert "the engine did not say what it runs with" not in done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
     assert hosts.status(name)["state"] == "up"
     return dict(json.loads(done.stdout))
 
 
+def benched(hosts: Network, name: str) -> Package:
+    """What the terminal shows and what is landed of four cells."""
+    shape = ("--depths", "64,256", "--concurrency", "1,2", "--output-tokens", "16")
+    done = hosts.mesh("bench", name, *shape)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 5
+    assert "drift: none" in done.stderr
+    return load_package(hosts.folder / done.stderr.splitlines()[-1])
+
+
+def backend(hosts: Network, weights: Path) -> list[str]:
+    return ["--vllm", f"http://{hosts.addresses[0]}:{hosts.port}", "--weights", str(weights), "--device", "cpu"]
+
+
+def certified(hosts: Network, state: Path, weights: Path) -> tuple[dict[str, Any], str]:
+    """The status of the route over the hosts, certified by its own forward, and its digest."""
+    flags = [*backend(hosts, weights), "--dtype", "float32", "--state", str(state), "--json"]
+    done = subprocess.run(
+        [*hosts.prefix, *MESH, "route", "certify", *flags], capture_output=True, text=True, check=False, timeout=360
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"^route (b3:[0-9a-f]{64})", done.stderr, re.M)
+    assert found is not None, done.stderr
+    return dict(json.loads(done.stdout)), found[1]
+
+
 @contextmanager
-def gateway(hosts: Network, state: Path, record: Path, weights: Path) -> Iterator[str]:
+def gateway(hosts: Network, state: Path, record: Path, weights: Path, *route: str) -> Iterator[str]:
     """One in front of the head, between the hosts; its URL there."""
-    flags = ["--vllm", f"http://{hosts.addresses[0]}:{hosts.port}", "--weights", str(weights), "--device", "cpu",
-             "--launch-record", str(record), "--state", str(state), "--port", "0", "--json"]  # fmt: skip
+    flags = [*backend(hosts, weights), "--launch-record", str(record), "--state", str(state), "--port", "0", "--json"]
+    flags += route
     with subprocess.Popen([*hosts.prefix, *MESH, "serve", *flags], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -114,11 +150,19 @@ def sealed(state: Path) -> tuple[Any, dict[str, Any]]:
 def test_vllm_is_launched_served_and_gone_and_its_receipts_lead_to_the_record(
     hosts: Network, executable: Path, weights: Path, tmp_path: Path
 ) -> None:
-    recipe(hosts, "one", executable, weights, "solo = true", ["--enforce-eager"])
-    told = launched(hosts, "one")
+    """It is set by a variable that it does not read, which the recipe allows."""
+    more = 'solo = true\nallowed_levers = ["VLLM_NOT_A_REAL_VAR"]'
+    recipe(hosts, "one", executable, weights, more, ["--enforce-eager"], {"VLLM_NOT_A_REAL_VAR": "1"})
+    told = launched(hosts, "one", "note: env.VLLM_NOT_A_REAL_VAR: the engine says that it does not know it")
     record_path = hosts.folder / told["record"]
     with gateway(hosts, tmp_path / "state", record_path, weights) as url:
         assert ask(hosts, url)["choices"]
+    bench = benched(hosts, "one")
+    assert bench.manifest.launch_digest == told["launch_digest"]
+    assert (bench.data.engine_version, bench.data.warm_up_tokens) == ("0.32.0", 64)
+    for cell in bench.data.cells:
+        assert [request.prompt_tokens for request in cell.requests] == [cell.depth] * cell.concurrency
+        assert {(request.output_tokens, request.finish) for request in cell.requests} == {(16, "length")}
     stopped = hosts.mesh("stop", "one")
     assert stopped.returncode == 0, stopped.stderr
     assert hosts.left() == []
@@ -126,17 +170,21 @@ def test_vllm_is_launched_served_and_gone_and_its_receipts_lead_to_the_record(
     receipt, settings = sealed(tmp_path / "state")
     record = load_record(record_path)
     assert receipt.engine.launch_digest == record.digest
+    assert record.fields["allowed_levers"] == ["VLLM_NOT_A_REAL_VAR"]
     assert settings["dtype"] == "told:float32"
 
 
-def test_pipeline_over_two_hosts_is_launched_and_a_rank_that_hangs_is_swept(
+def test_pipeline_over_two_hosts_is_launched_certified_as_a_route_and_a_rank_that_hangs_is_swept(
     hosts: Network, executable: Path, weights: Path, tmp_path: Path
 ) -> None:
     more = "required_nodes = 2\npipeline_parallel_size = 2"
-    recipe(hosts, "two", executable, weights, more, ["--distributed-timeout-seconds", str(START_S)])
+    args = ["--distributed-timeout-seconds", str(START_S), "--worker-extension-cls", EXTENSION]
+    recipe(hosts, "two", executable, weights, more, args, REPORTING)
     told = launched(hosts, "two")
     record_path = hosts.folder / told["record"]
-    with gateway(hosts, tmp_path / "state", record_path, weights) as url:
+    status, route = certified(hosts, tmp_path / "state", weights)
+    assert (status["status"], status["evidence"]["node_ids"]) == ("certified", hosts.addresses)
+    with gateway(hosts, tmp_path / "state", record_path, weights, "--route") as url:
         assert ask(hosts, url)["choices"]
     assert hosts.processes(0)
     hung = hosts.processes(1)
@@ -151,5 +199,6 @@ def test_pipeline_over_two_hosts_is_launched_and_a_rank_that_hangs_is_swept(
     receipt, settings = sealed(tmp_path / "state")
     record = load_record(record_path)
     assert receipt.engine.launch_digest == record.digest
+    assert ContentId(receipt.engine.route_digest).text == route
     assert settings["pipeline_parallel"] == 2
     assert [rank["node"] for rank in record.fields["ranks"]] == ["n0", "n1"]

@@ -8,7 +8,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 import psutil
 
 from mesh.engine import vllm_keeper
+from mesh.engine.server_port import KeptPort
 from mesh.engine.vllm_rank import EXTENSION
 from tests.vllm.servers import ENVIRONMENT, START_S
 
@@ -76,6 +76,7 @@ class TwoHosts:
         self._shared: set[str] = set()
         self._folder: Path | None = None
         self._port = 0
+        self._ports = contextlib.ExitStack()
 
     def be(
         self,
@@ -118,11 +119,15 @@ class TwoHosts:
 
     def _write(self, parts: Sequence[Path], partitions: Sequence[str | None], patience_s: int = START_S) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="mesh2h"))  # short: sockets have their paths in it
-        self._port, master = (8820, 29511) if self.isolated else (free_port(), free_port())
+        self._port, master = (8820, 29511) if self.isolated else (self._kept(), self._kept())
         for i, part in enumerate(parts):
             self._write_host(i, part, partitions[i], self._port, master, patience_s)
         if not self.isolated:
             self.url = f"http://{self.addresses[0]}:{self._port}"
+
+    def _kept(self) -> int:
+        """A port of the loopback that is theirs until `stop`."""
+        return self._ports.enter_context(KeptPort(LOOPBACK[0])).number
 
     def _run(self, number: int) -> None:
         assert self._folder is not None
@@ -134,7 +139,7 @@ class TwoHosts:
         assert folder is not None
         if self.isolated:
             scripts = [str(folder / f"{number}.sh") for number in (1, 2)]
-            path, outside = folder / "relay", f"127.0.0.1:{free_port()}"
+            path, outside = folder / "relay", f"127.0.0.1:{self._kept()}"
             relay = [sys.executable, str(HERE / "relay.py")]
             hosts = ["bash", str(HERE / "two_hosts.sh"), str(folder), *scripts]
             self._keep([*UNSHARED, *hosts, *relay, str(path), f"{self.addresses[0]}:{self._port}"])
@@ -184,6 +189,7 @@ class TwoHosts:
                 assert keeper.stdout is not None
                 keeper.stdout.close()
         self._roots = []
+        self._ports.close()
         if not self.isolated:
             for name in self._shared:  # nobody is left who would
                 with contextlib.suppress(FileNotFoundError):
@@ -244,13 +250,6 @@ class TwoHosts:
                 return bool(json.load(answer)["data"])
         except (OSError, urllib.error.URLError, ValueError):
             return False
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _pid_inside(pid: int) -> int | None:
