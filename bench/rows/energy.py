@@ -190,9 +190,9 @@ def _comparison(library: str, requirement: str, bound: float, what: str, boundar
         peer=what,
         goal=Goal("<=", bound),
         sides=partial(_sides, library=library, requirement=requirement, boundary=boundary),
-        limit="some ten microseconds of Python whose parts are alike: the two coroutines with their clocks and locks a"
-        " third, opening and closing the shares in each domain a third, the figure as a checked value a third; a"
-        " reading of the counters is shared by all who wait for it and costs each of them half a microsecond",
+        limit="six microseconds in a quiet round, of which two are the least that coroutines, clocks and locks cost, two"
+        " joining and leaving the books with a figure that conserves, and most of the rest a 64th of the reading that"
+        " an end waits for; a loaded machine needs two or three readings in its place (WINDOWS.md)",
     )
 
 

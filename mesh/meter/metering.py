@@ -14,11 +14,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from mesh.meter.allocation import Allocation, Counted, EpochTotals
+from mesh.meter.asking import LATE, Answer, Ask, Figure, deliver, resolve
 from mesh.meter.clock import Sleep, boottime_beside
 from mesh.meter.figure import absent
 from mesh.meter.looking import Look, TooLate
@@ -35,31 +35,6 @@ _log = logging.getLogger(__name__)
 
 
 _LOOKS = 2  # the one that was under way may have begun before anybody asked; the next one did not
-
-
-class _Late:
-    """No reading came in time."""
-
-
-_LATE = _Late()
-_Figure = Energy | _Late | None
-_Future = asyncio.Future[_Figure] | Look
-
-
-@dataclass(slots=True)
-class _Ask:
-    """`future` gets the Energy of an `end`, None of a `begin` and a `look`; a `discard` has nobody waiting."""
-
-    what: Literal["begin", "end", "discard", "look"]
-    serve_id: bytes
-    at_ns: int
-    cover: Cover | None = None
-    keep: bool = True
-    future: _Future | None = None
-    guard_until_ns: int = 0
-
-
-_Answer = tuple["_Future", "_Figure"]
 
 
 class Metering:
@@ -90,12 +65,12 @@ class Metering:
         self._bell = threading.Lock()  # held but for when it rings for the thread: cheaper by far than a Condition
         self._bell.acquire()
         self._wake = threading.Lock()  # guards what follows
-        self._asks: list[_Ask] = []
+        self._asks: list[Ask] = []
         self._state: Literal["new", "running", "closed"] = "new"
         self._reading_since: float | None = None
         self._thread: threading.Thread | None = None
         self._thread_ended = False
-        self._guarding: list[_Ask] = []  # the thread's own: ends that wait for their guard interval
+        self._guarding: list[Ask] = []  # the thread's own: ends that wait for their guard interval
         self._broken: set[int] = set()  # the thread's own: meters whose failure was logged
         self._ticked_ns = -math.inf  # when the latest reading began, by the clock that runs on while the machine sleeps
         self._stirred = False  # whether the thread knows of a serve, or has been woken for one
@@ -145,7 +120,7 @@ class Metering:
         try:
             if cover.slack_ns > 0 and await self._seen(cover.slack_ns) and self._begun(serve_id, cover, now_ns, 0):
                 return
-            if await self._ask(_Ask("begin", serve_id, now_ns, cover)) is _LATE:
+            if await self._ask(Ask("begin", serve_id, now_ns, cover)) is LATE:
                 raise TooLate
         except TooLate:
             self._missed[serve_id] = (now_ns, "meter-late")
@@ -182,9 +157,9 @@ class Metering:
         energy = await self._ended(serve_id, began[1].slack_ns, now_ns, keep)
         if isinstance(energy, Energy):
             return energy
-        return absent("meter-late" if energy is _LATE else "meter-stopped", max(0, now_ns - began[0]))
+        return absent("meter-late" if energy is LATE else "meter-stopped", max(0, now_ns - began[0]))
 
-    async def _ended(self, serve_id: bytes, slack_ns: int, now_ns: int, keep: bool) -> _Figure:
+    async def _ended(self, serve_id: bytes, slack_ns: int, now_ns: int, keep: bool) -> Figure:
         """The figure from the next reading; None where there will be no more."""
         why = self._unable()
         if why == "meter-stopped":
@@ -198,12 +173,12 @@ class Metering:
                 if ended is not None:
                     return ended
         except TooLate:
-            self._put(_Ask("discard", serve_id, now_ns))
-            return _LATE
+            self._put(Ask("discard", serve_id, now_ns))
+            return LATE
         except asyncio.CancelledError:
-            self._put(_Ask("discard", serve_id, now_ns))
+            self._put(Ask("discard", serve_id, now_ns))
             raise
-        return await self._ask(_Ask("end", serve_id, now_ns, keep=keep))
+        return await self._ask(Ask("end", serve_id, now_ns, keep=keep))
 
     def sealed(self, serve_id: bytes) -> None:
         """The receipt with this serve's figure is in the ledger: `totals` no longer counts it as open. From any thread;
@@ -255,7 +230,7 @@ class Metering:
             loop, look = asyncio.get_running_loop(), self._look
             if look is None or look.done() or look.loop is not loop:
                 look = self._look = Look(loop, PATIENCE_S)
-                self._put(_Ask("look", b"", 0, future=look))
+                self._put(Ask("look", b"", 0, future=look))
             if not await look.wait():
                 raise TooLate
         return self._ticked_ns >= asked_ns
@@ -279,26 +254,26 @@ class Metering:
         if self._bell.locked():
             self._bell.release()
 
-    async def _ask(self, ask: _Ask) -> _Figure:
+    async def _ask(self, ask: Ask) -> Figure:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[_Figure] = loop.create_future()
+        future: asyncio.Future[Figure] = loop.create_future()
         ask.future = future
         self._put(ask)
         # not asyncio.timeout: two of those cost more than everything else in here
-        late = loop.call_later(PATIENCE_S, _resolve, [(future, _LATE)])
+        late = loop.call_later(PATIENCE_S, resolve, [(future, LATE)])
         try:
             answer = await future
         except asyncio.CancelledError:
             # Whoever asked is gone: an open share would thin out everyone else's for ever.
-            self._put(_Ask("discard", ask.serve_id, ask.at_ns))
+            self._put(Ask("discard", ask.serve_id, ask.at_ns))
             raise
         finally:
             late.cancel()
-        if answer is _LATE:
-            self._put(_Ask("discard", ask.serve_id, ask.at_ns))
+        if answer is LATE:
+            self._put(Ask("discard", ask.serve_id, ask.at_ns))
         return answer
 
-    def _put(self, ask: _Ask) -> None:
+    def _put(self, ask: Ask) -> None:
         with self._wake:
             if self._state == "running" and not self._thread_ended:
                 self._asks.append(ask)
@@ -308,7 +283,7 @@ class Metering:
             ask.future.set_result(None)
 
     def _run(self) -> None:
-        asks: list[_Ask] = []
+        asks: list[Ask] = []
         try:
             read_at = -math.inf  # the first reading is due at once
             while True:
@@ -332,7 +307,7 @@ class Metering:
                     # whoever asked may be about to begin
                     self._stirred = bool(asks) or len(self._allocation) > 0
                 asks = []
-                _deliver(done)
+                deliver(done)
         finally:
             self._thread_ended = True
             with self._books:
@@ -340,7 +315,7 @@ class Metering:
             with self._wake:
                 asks += self._asks
                 self._asks = []
-            _deliver([(ask.future, None) for ask in (*asks, *self._guarding) if ask.future is not None])
+            deliver([(ask.future, None) for ask in (*asks, *self._guarding) if ask.future is not None])
 
     def _pause_s(self, read_at: float) -> float:
         busy = self._stirred or len(self._allocation) > 0
@@ -365,12 +340,12 @@ class Metering:
             readings = [reading if reading.uj is None else replace(reading, gap=True) for reading in readings]
         return readings
 
-    def _settle(self, asks: list[_Ask], now_ns: int) -> list[_Answer]:
+    def _settle(self, asks: list[Ask], now_ns: int) -> list[Answer]:
         """Apply what was asked, in the order it was asked, to the reading just taken."""
         allocation = self._allocation
-        done: list[_Answer] = []
+        done: list[Answer] = []
 
-        def finish(ask: _Ask, *, guarded: bool) -> None:
+        def finish(ask: Ask, *, guarded: bool) -> None:
             if ask.serve_id in allocation:
                 energy = allocation.end(ask.serve_id, ask.at_ns, keep=ask.keep, guarded=guarded)
             else:
@@ -407,20 +382,3 @@ class Metering:
             else:
                 finish(ask, guarded=False)
         return done
-
-
-def _deliver(done: list[_Answer]) -> None:
-    """Resolve futures on their own loops, one call into each."""
-    loops: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
-    for answer in done:
-        loops.setdefault(answer[0].get_loop(), []).append(answer)
-    for loop, batch in loops.items():
-        # A loop that was closed while its serves waited has nobody left to tell.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(_resolve, batch)
-
-
-def _resolve(batch: Sequence[_Answer]) -> None:
-    for future, energy in batch:
-        if not future.done():
-            future.set_result(energy)
