@@ -16,19 +16,22 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from bench.measure import Comparison, Goal, PeerMissing, Plan, Sides
 from bench.scratch import scratch
 from bench.venvs import python_of
+from mesh.cli.loop import loop_of
 from mesh.meter.cpu_time import CpuTimeMeter
 from mesh.meter.metering import Metering
 from mesh.meter.rapl import RaplMeter
 
+_T = TypeVar("_T")
 _PROGRAM = Path(__file__).parent.parent / "peers" / "energy_windows.py"
 _CALLERS = 64
 _TRIES = 5  # of a round, where a busy machine let the counters stand
@@ -78,7 +81,7 @@ class _Ours:
 
     def round(self, windows: int) -> float:
         for _ in range(_TRIES):
-            spent_ns, figures = asyncio.run(self._windows(windows))
+            spent_ns, figures = _run(self._windows(windows))
             if figures >= windows * 9 // 10:
                 return spent_ns / windows / 1000
         raise RuntimeError(f"{figures} of {windows} windows had a figure: the counters stood still")
@@ -99,6 +102,12 @@ class _Ours:
             figures += await _end(self.metering, serve_ids)
             spent_ns += time.process_time_ns()
         return spent_ns, figures
+
+
+def _run(work: Coroutine[Any, Any, _T]) -> _T:
+    """On the loop that the gateway has as it is installed."""
+    with asyncio.Runner(loop_factory=loop_of(None)) as runner:
+        return runner.run(work)
 
 
 async def _begin(metering: Metering, serve_ids: Sequence[bytes]) -> None:
@@ -165,7 +174,7 @@ def _polling(plan: Plan) -> Iterator[Sides]:
     """Percent of one core, beside the bound that was set."""
 
     def ours() -> float:
-        return asyncio.run(_polled())
+        return _run(_polled())
 
     yield Sides(ours, lambda: _BUDGET_PERCENT, None)
 
@@ -190,7 +199,7 @@ def _comparison(library: str, requirement: str, bound: float, what: str, boundar
         peer=what,
         goal=Goal("<=", bound),
         sides=partial(_sides, library=library, requirement=requirement, boundary=boundary),
-        limit="six microseconds in a quiet round, of which two are the least that coroutines, clocks and locks cost, two"
+        limit="six microseconds in a quiet round: two are the least that coroutines, clocks and locks cost, two are"
         " joining and leaving the books with a figure that conserves, and most of the rest a 64th of the reading that"
         " an end waits for; a loaded machine needs two or three readings in its place (WINDOWS.md)",
     )
