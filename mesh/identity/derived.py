@@ -27,7 +27,10 @@ def content_digest(files: Mapping[str, Path]) -> str:
 
 def listed_digest(listing: Sequence[Sequence[str]]) -> str:
     """The same of a listing that somebody made, sorted as it is."""
-    return listing[0][1] if len(listing) == 1 else canonical_sha256({"files": [list(entry) for entry in listing]})
+    if len(listing) == 1:
+        ((_, digest),) = listing
+        return digest
+    return canonical_sha256({"files": [list(entry) for entry in listing]})
 
 
 def pinned(content: str) -> str:

@@ -140,7 +140,7 @@ def _read_version(reader: Reader) -> int:
     version, swapped = int.from_bytes(raw, "little"), int.from_bytes(raw, "big")
     if version in VERSIONS:
         return version
-    if 0 < swapped < 0x10000:  # the magic is the same in both byte orders; only this number tells
+    if swapped in range(1, 0x10000):  # the magic is the same in both byte orders; only this number tells
         raise reader.fault("version", f"big-endian file (version {swapped}), expected little-endian", start)
     raise reader.fault("version", f"{version}, expected {' or '.join(map(str, VERSIONS))}", start)
 

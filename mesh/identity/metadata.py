@@ -14,23 +14,24 @@ MAX_KEY_BYTES = 65_535
 MAX_STRING_BYTES = 16_777_216  # some files carry a whole tokenizer.json
 MAX_LISTED_STRINGS = 4_000_000  # over all arrays; the largest vocabularies have 300,000 tokens and as many merges
 
-_UINT32, _BOOL, _STRING, _ARRAY = 4, 7, 8, 9
-# Value kinds of fixed size: name and struct code, little-endian.
-_SCALARS = {
-    0: ("u8", "B"),
-    1: ("i8", "b"),
-    2: ("u16", "H"),
-    3: ("i16", "h"),
-    4: ("u32", "I"),
-    5: ("i32", "i"),
-    6: ("f32", "f"),
-    7: ("bool", "B"),
-    10: ("u64", "Q"),
-    11: ("i64", "q"),
-    12: ("f64", "d"),
+# The kinds of values by the numbers that files give them, and of those of fixed size the struct codes, little-endian.
+_KINDS = dict(
+    enumerate(("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"))
+)
+_CODES = {
+    "u8": "<B",
+    "i8": "<b",
+    "u16": "<H",
+    "i16": "<h",
+    "u32": "<I",
+    "i32": "<i",
+    "f32": "<f",
+    "bool": "<?",
+    "u64": "<Q",
+    "i64": "<q",
+    "f64": "<d",
 }
-_FORMATS = {kind: struct.Struct("<" + code) for kind, (_, code) in _SCALARS.items()}
-_KIND_NAMES = {kind: name for kind, (name, _) in _SCALARS.items()} | {_STRING: "string", _ARRAY: "array"}
+_FORMATS = {kind: struct.Struct(code) for kind, code in _CODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,8 @@ class GgufArray:
 
     def values(self) -> list[Any]:
         """The elements; strings as raw bytes, since a vocabulary holds pieces that are not whole characters."""
-        if self.kind != "string":
-            code = next(code for name, code in _SCALARS.values() if name == self.kind)
-            numbers = struct.unpack(f"<{self.count}{code}", self.data)
-            return [bool(n) for n in numbers] if self.kind == "bool" else list(numbers)
+        if self.kind in _FORMATS:
+            return [number for (number,) in _FORMATS[self.kind].iter_unpack(self.data)]
         strings, at = [], 0
         for _ in range(self.count):
             start = at + 8
@@ -137,39 +136,51 @@ def read_metadata(reader: Reader, count: int) -> Metadata:
         field = shown(key)
         if key in pairs:
             raise reader.fault(field, "key given twice", start)
-        kind = int(reader.number(f"kind of {field}", _FORMATS[_UINT32]))
+        number = int(reader.number(f"kind of {field}", _FORMATS["u32"]))
+        kind = _KINDS.get(number)
         start = reader.at
         value: MetadataValue
-        if kind == _STRING:
-            value = reader.string(field, MAX_STRING_BYTES)
-        elif kind == _ARRAY:
-            value = _read_array(reader, field, strings_left)
-            strings_left -= value.count if value.kind == "string" else 0
-        elif kind in _FORMATS:
-            value = reader.number(field, _FORMATS[kind])
-            if kind == _BOOL:
+        match kind:
+            case None:
+                raise reader.fault(field, f"value kind {number}, expected 0 to 12", start - 4)
+            case "string":
+                value = reader.string(field, MAX_STRING_BYTES)
+            case "array":
+                value = _read_array(reader, field, strings_left)
+                strings_left -= value.count if value.kind == "string" else 0
+            case "bool":
+                value = reader.number(field, _FORMATS["u8"])
                 if value not in (0, 1):
                     raise reader.fault(field, f"boolean {value}, expected 0 or 1", start)
                 value = bool(value)
-        else:
-            raise reader.fault(field, f"value kind {kind}, expected 0 to 12", start - 4)
-        pairs[key] = _Pair(_KIND_NAMES[kind], value, start)
+            case _:
+                value = reader.number(field, _FORMATS[kind])
+        pairs[key] = _Pair(kind, value, start)
     return Metadata(reader.label, pairs)
 
 
 def _read_array(reader: Reader, field: str, strings_left: int) -> GgufArray:
     start = reader.at
-    kind = int(reader.number(f"element kind of {field}", _FORMATS[_UINT32]))
-    if kind == _STRING:
-        count = reader.length(f"count of {field}", strings_left)
-        return GgufArray("string", count, reader.strings(field, count, MAX_STRING_BYTES))
-    if kind == _ARRAY:
-        raise reader.fault(field, "array of arrays, which no engine reads", start)
-    if kind not in _FORMATS:
-        raise reader.fault(field, f"element kind {kind}, expected 0 to 12", start)
+    number = int(reader.number(f"element kind of {field}", _FORMATS["u32"]))
+    kind = _KINDS.get(number)
+    match kind:
+        case None:
+            raise reader.fault(field, f"element kind {number}, expected 0 to 12", start)
+        case "array":
+            raise reader.fault(field, "array of arrays, which no engine reads", start)
+        case "string":
+            count = reader.length(f"count of {field}", strings_left)
+            data = reader.strings(field, count, MAX_STRING_BYTES)
+        case "bool":
+            count, data = _read_items(reader, field, kind)
+            if data.strip(b"\0\1"):
+                raise reader.fault(field, "booleans other than 0 and 1", start)
+        case _:
+            count, data = _read_items(reader, field, kind)
+    return GgufArray(kind, count, data)
+
+
+def _read_items(reader: Reader, field: str, kind: str) -> tuple[int, bytes]:
     # The file's size bounds it: `take` compares before it reads.
     count = reader.length(f"count of {field}", reader.size)
-    data = reader.take(field, count * _FORMATS[kind].size)
-    if kind == _BOOL and data.strip(b"\0\1"):
-        raise reader.fault(field, "booleans other than 0 and 1", start)
-    return GgufArray(_KIND_NAMES[kind], count, data)
+    return count, reader.take(field, count * _FORMATS[kind].size)

@@ -41,7 +41,8 @@ class Reader:
 
     def number(self, field: str, layout: struct.Struct) -> int | float:
         self._need(field, layout.size)
-        value: int | float = layout.unpack_from(self._data, self.at)[0]
+        value: int | float
+        (value,) = layout.unpack_from(self._data, self.at)
         self.at += layout.size
         return value
 
@@ -75,7 +76,7 @@ class Reader:
                 self.at = at
                 self._need(f"{field}[{i}]", 8)
                 have = len(data)
-            length = unpack(data, at)[0]
+            (length,) = unpack(data, at)
             at = body + length
             if at > have or length > maximum:
                 self.at = body

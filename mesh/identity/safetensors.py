@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeGuard
 
@@ -21,33 +21,23 @@ _LENGTH_BYTES: Final = 8
 _BUFFER_BYTES: Final = 1_048_576
 _LAYER = re.compile(r"(?:^|\.)([0-9]{1,5})(?=\.)")
 
+_Place = tuple[bytes, int, int]
+"""A tensor's type and shape as they are digested, and where in the file its bytes begin and end."""
+
 
 def tensor_digests(files: Mapping[str, Path]) -> dict[str, str]:
     """64 hex digits for each tensor in the `.safetensors` among `files`: SHA-256 over its type and shape in JSON, a
     line feed, and its bytes. Raises ModelFileError where a file is malformed or a tensor is there twice, OSError."""
-    digests: dict[str, str] = {}
-    for name in sorted(files):
-        if not name.endswith(".safetensors"):
-            continue
-        with open_regular(files[name]) as file:
-            for tensor, (kind, start, end) in _header(file, name).items():
-                if tensor in digests:
-                    raise ModelFileError(f"{name}: tensor {tensor[:80]!a} is in another file too")
-                digests[tensor] = _digest(file, kind, start, end, name)
-    return digests
+    return {tensor: _digest(file, *place, name) for name, file, tensor, place in _tensors(files)}
 
 
 def tensor_shapes(files: Mapping[str, Path]) -> dict[str, tuple[str, tuple[int, ...]]]:
     """The type, as the file spells it, and the shape of each tensor in the `.safetensors` among `files`; no tensor is
     read. Raises ModelFileError where a file is malformed or a tensor is there twice, OSError."""
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name in sorted(name for name in files if name.endswith(".safetensors")):
-        with open_regular(files[name]) as file:
-            for tensor, (spelled, _, _) in _header(file, name).items():
-                if tensor in shapes:
-                    raise ModelFileError(f"{name}: tensor {tensor[:80]!a} is in another file too")
-                kind, shape = json.loads(spelled)
-                shapes[tensor] = (kind, tuple(shape))
+    shapes = {}
+    for _, _, tensor, (spelled, _, _) in _tensors(files):
+        kind, shape = json.loads(spelled)
+        shapes[tensor] = (kind, tuple(shape))
     return shapes
 
 
@@ -63,12 +53,23 @@ def layers_of(tensors: Iterable[str]) -> tuple[int, int] | None:
     return (min(layers), max(layers) + 1) if layers else None
 
 
-def _header(file: BinaryIO, name: str) -> dict[str, tuple[bytes, int, int]]:
-    """Of each tensor its type and shape as they are digested, and where in the file its bytes begin and end."""
+def _tensors(files: Mapping[str, Path]) -> Iterator[tuple[str, BinaryIO, str, _Place]]:
+    """The name of the file, the file, the tensor and its place in it."""
+    seen: set[str] = set()
+    for name in sorted(name for name in files if name.endswith(".safetensors")):
+        with open_regular(files[name]) as file:
+            for tensor, place in _header(file, name).items():
+                if tensor in seen:
+                    raise ModelFileError(f"{name}: tensor {tensor[:80]!a} is in another file too")
+                seen.add(tensor)
+                yield name, file, tensor, place
+
+
+def _header(file: BinaryIO, name: str) -> dict[str, _Place]:
     size = file.seek(0, 2)
     file.seek(0)
     length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-    if size < _LENGTH_BYTES or length > min(MAX_HEADER_BYTES, size - _LENGTH_BYTES):
+    if length > min(MAX_HEADER_BYTES, size - _LENGTH_BYTES):
         raise ModelFileError(f"{name}: its header is {length} bytes, and the file has {size}")
     try:
         told = parse_document(file.read(length), f"{name}: its header", max_bytes=MAX_HEADER_BYTES)
@@ -81,7 +82,7 @@ def _header(file: BinaryIO, name: str) -> dict[str, tuple[bytes, int, int]]:
     return {tensor: _place(entry, tensor, name, data, size) for tensor, entry in told.items()}
 
 
-def _place(entry: Any, tensor: str, name: str, data: int, size: int) -> tuple[bytes, int, int]:
+def _place(entry: Any, tensor: str, name: str, data: int, size: int) -> _Place:
     fields = entry if isinstance(entry, dict) else {}
     kind, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
     if isinstance(kind, str) and _counts(shape) and _counts(offsets) and len(offsets) == 2:

@@ -32,13 +32,13 @@ def test_layers_that_only_predict_ahead_are_not_counted(tmp_path):
     with pytest.raises(ModelFileError, match=r"llama\.block_count.* is 3, of which 3 only predict ahead"):
         gguf_artifact(read_model(small(tmp_path / "b.gguf", count, ahead)), "a" * 64)
     one = gguf_bytes.pair("llama.nextn_predict_layers", gguf_bytes.U32, 2)
-    four = gguf_bytes.pair("llama.block_count", gguf_bytes.U32, 2)
-    with pytest.raises(ModelFileError):
-        gguf_artifact(read_model(small(tmp_path / "c.gguf", four, one)), "a" * 64)
+    less = gguf_bytes.pair("llama.block_count", gguf_bytes.U32, 1)
+    with pytest.raises(ModelFileError, match="is 1, of which 2 only predict ahead"):
+        gguf_artifact(read_model(small(tmp_path / "c.gguf", less, one)), "a" * 64)
     path = tmp_path / "d.gguf"
-    path.write_bytes(gguf_bytes.gguf([gguf_bytes.pair("llama.block_count", gguf_bytes.U32, 3), one],
-                                     [gguf_bytes.tensor("blk.0.attn_q.weight", [8], 0, 0)], bytes(32)))  # fmt: skip
-    assert gguf_artifact(read_model(path), "a" * 64).layer_count == 1
+    path.write_bytes(gguf_bytes.gguf([gguf_bytes.pair("llama.block_count", gguf_bytes.U32, 5), one],
+                                     [gguf_bytes.tensor("blk.2.attn_q.weight", [8], 0, 0)], bytes(32)))  # fmt: skip
+    assert gguf_artifact(read_model(path), "a" * 64).layer_count == 3
 
 
 def test_a_file_without_a_layer_count_has_no_identity(tmp_path):
@@ -71,6 +71,7 @@ def test_the_architecture_is_everything_under_its_name(tmp_path):
 
 def test_a_name_that_is_no_label_gives_way():
     assert label("fine", "other") == "fine"
+    assert label("", None, "fine", "other") == "fine"
     assert label(None, "a\nb", "", "other") == "other"
 
 
@@ -90,6 +91,7 @@ def test_content_of_one_file_is_its_own_and_of_several_their_list(tmp_path):
     spelled = json.dumps({"files": listing}, separators=(",", ":"), ensure_ascii=False).encode()
     assert content_digest(files) == listed_digest(tuple(map(tuple, listing))) == hashlib.sha256(spelled).hexdigest()
     assert content_digest({"any": tmp_path / "b"}) == listed_digest([["x", listing[1][1]]]) == listing[1][1]
+    assert content_digest({}) == hashlib.sha256(b'{"files":[]}').hexdigest()
     assert pinned(listing[1][1]) == f"sha256:{hashlib.sha256(b'2').hexdigest()}"
 
 

@@ -199,7 +199,7 @@ def test_version_in_the_other_byte_order_is_told(swapped: int) -> None:
     assert said in str(refusal(patched(4, struct.pack(">I", swapped).hex())))
 
 
-@pytest.mark.parametrize("version", [1, 4, 0x0000_0100 + 1, 0xFFFF_FFFF])
+@pytest.mark.parametrize("version", [0, 1, 4, 0x100, 0x101, 0xFFFF_FFFF])
 def test_version_that_is_neither_is_shown_as_it_stands(version: int) -> None:
     fault = refusal(patched(4, struct.pack("<I", version).hex()))
     assert (fault.field, fault.offset) == ("version", 4)
@@ -207,8 +207,12 @@ def test_version_that_is_neither_is_shown_as_it_stands(version: int) -> None:
 
 
 def test_magic_in_another_order_is_refused_at_the_beginning() -> None:
-    for magic in (b"FUGG", b"GGUE", b"GGUG", b"\0\0\0\0", b"\xff\xff\xff\xff"):
-        assert (refusal(magic + GOOD[4:]).field, refusal(magic + GOOD[4:]).offset) == ("magic", 0)
+    for magic in (b"FUGF", b"FUGH", b"GGUE", b"GGUG", b"\0\0\0\0", b"\xff\xff\xff\xff"):
+        fault = refusal(magic + GOOD[4:])
+        assert (fault.field, fault.offset) == ("magic", 0)
+        assert str(fault).endswith(f"magic at byte 0: {magic!r}, expected b'GGUF': not a GGUF file")
+    fault = refusal(b"FUGG" + GOOD[4:])
+    assert (fault.field, fault.offset) == ("magic", 0)
 
 
 def test_path_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:

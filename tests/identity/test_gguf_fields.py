@@ -144,6 +144,7 @@ def with_blocks(declared: int | None, names: Sequence[str], ahead: int | None = 
         (2, ["blk.1.w"], None),
         (2, ["mm.blk.1.w", "blk.0.w"], None),
         (3, ["blk.0.w"], 2),
+        (2, ["blk.0.w"], 1),
         (3, ["blk.2.w"], 2),
         (3, [], 3),
         (3, ["blk.1.w"], 1),
@@ -240,8 +241,10 @@ def test_what_the_pairs_say_is_read(pairs: list[bytes], read_as: dict[str, objec
             [array("tokenizer.ggml.scores", F32, [0] * 3)],
             "tokenizer.ggml.scores: is 3 long, expected none without a vocabulary",
         ),
-        ([array("tokenizer.ggml.merges", U8, [1])], "tokenizer.ggml.merges: is an array of u8, expected string"),
-        ([array("tokenizer.ggml.tokens", U8, [1])], "tokenizer.ggml.tokens: is an array of u8, expected string"),
+        *(
+            ([array(name, kind, [1])], f"{name}: is an array of {told}, expected string")
+            for name in ("tokenizer.ggml.tokens", "tokenizer.ggml.merges") for kind, told in ((U8, "u8"), (I32, "i32"))
+        ),
         ([pair("split.count", U32, 100_000)], "split.count: is 100000, expected 0 to 99999"),
         ([pair("split.count", U16, 2), pair("split.no", U16, 2)], "split.no: is 2, expected 0 to 1"),
         ([pair("split.count", U16, 0), pair("split.no", U16, 1)], "split.no: is 1, expected 0 to 0"),

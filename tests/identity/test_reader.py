@@ -182,9 +182,9 @@ def test_reading_goes_ahead_by_one_piece_and_no_further_than_the_file() -> None:
         (1, [piece]),
         (piece - 2, []),
         (1, []),
+        (piece + 7, [piece, 7]),
         (1, [piece]),
         (piece - 1, []),
-        (piece + 7, [piece, 7]),
         (1, [piece - 2]),
         (piece - 3, []),
     ):

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mesh.errors import ModelFileError
 from mesh.identity.safetensors import layer_of, layers_of, tensor_digests, tensor_shapes
@@ -81,12 +83,50 @@ def test_tensor_may_end_where_the_file_does(tmp_path):
     assert len(tensor_digests(write(tmp_path / "a.safetensors", {"one": ONE}, bytes(8)))) == 1
 
 
-@pytest.mark.parametrize("raw", [b"", b"1234567", struct.pack("<Q", 1), struct.pack("<Q", 2**63)])
+@pytest.mark.parametrize(
+    "raw", [b"", b"1", b"1234567", struct.pack("<Q", 1), struct.pack("<Q", 2**63), struct.pack("<Q", 9) + bytes(8)]
+)
 def test_header_that_the_file_does_not_hold_is_refused(tmp_path, raw):
     path = tmp_path / "a.safetensors"
     path.write_bytes(raw)
     with pytest.raises(ModelFileError, match="its header is"):
         tensor_digests({path.name: path})
+
+
+def test_header_of_no_bytes_is_not_json(tmp_path):
+    with pytest.raises(ModelFileError, match=r"^a\.safetensors: its header: not JSON"):
+        tensor_digests(write(tmp_path / "a.safetensors", b""))
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.integers(0, 40), st.binary(max_size=5))
+def test_each_tensor_is_where_its_header_says(tmp_path_factory, contents, padding, after):
+    header, data = {}, b"\0" * padding
+    for i, content in enumerate(contents):
+        place = {"data_offsets": [len(data), len(data) + len(content)]}
+        header[f"t{i}"] = {"dtype": "U8", "shape": [1, len(content)], **place}
+        data += content
+    spelled = json.dumps(header).encode() + b" " * padding
+    folder = tmp_path_factory.mktemp("any")
+    files = write(folder / "a.safetensors", spelled, data + after)
+    expected = {
+        f"t{i}": hashlib.sha256(f'["U8",[1,{len(content)}]]\n'.encode() + content).hexdigest()
+        for i, content in enumerate(contents)
+    }
+    assert tensor_digests(files) == expected
+    assert tensor_shapes(files) == {f"t{i}": ("U8", (1, len(content))) for i, content in enumerate(contents)}
+    room = len(data + after)
+    for start, end in ((0, room + 1), (room + 1, room + 1), (1, 0)):
+        beyond = {**header, "t": {"dtype": "U8", "shape": [], "data_offsets": [start, end]}}
+        with pytest.raises(ModelFileError, match="tensor 't': expected a type"):
+            tensor_shapes(write(folder / "b.safetensors", beyond, data + after))
+
+
+def test_weights_are_read_in_the_order_of_their_names_and_nothing_else(tmp_path):
+    files = {}
+    for name in ("b.safetensors", "a.safetensors"):
+        files |= write(tmp_path / name, {f"in {name}": ONE})
+    files |= {name: tmp_path / name for name in ("Absent.json", "aa.bin", "c.txt")}
+    assert list(tensor_digests(files)) == list(tensor_shapes(files)) == ["in a.safetensors", "in b.safetensors"]
 
 
 def test_header_of_the_formats_own_bound_is_read_and_none_beyond(tmp_path):

@@ -4,7 +4,6 @@ as one, and is neither death nor freedom."""
 from __future__ import annotations
 
 import json
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,14 +112,11 @@ def test_rc_08_server_that_lives_is_not_taken_for_dead_where_a_tool_is_missing(o
 
 
 def test_rc_08_port_of_another_model_is_told_beside_the_ledger_while_open_and_once_closed(one: Site) -> None:
-    import os
-
-    from tests.sshd.hosts import marked
+    from tests.sshd.hosts import kill_run
 
     one.reference()
     run = json.loads(one.mesh("serve", "ref", "--json").stdout)["run"]
-    for pid in marked(run):
-        os.kill(pid, signal.SIGKILL)
+    kill_run(run)
     assert looks(one) == ("stale", "dead", "dead", None)
     with another_model(one.port):
         assert looks(one) == ("differs", "dead", "alive", "another")
