@@ -143,13 +143,13 @@ def test_driver_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_serves_that_ended_while_a_driver_hung_share_nothing_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metering_module, "PATIENCE_S", 0.05)
     counter = Looked()
 
     async def run() -> None:
         with counter.metering() as metering:
             await metering.begin(A, "m")
             await metering.begin(B, "m")
+            monkeypatch.setattr(metering_module, "PATIENCE_S", 0.05)
             counter.hold = True
             counter.clock.at_ns += 1000 * MS
             for serve in (A, B):  # the second one where it is known already that nobody answers
