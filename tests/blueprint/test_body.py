@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from mesh.blueprint.body import Arm, Body, Group, Kernel, Module, planned
+from mesh.blueprint.body import Arm, Group, Kernel, Module, decode_body, encode_body, planned
 from mesh.errors import BodyError
 from tests.blueprint.bodies import body
+from tests.blueprint.circuits import deep_body
 
 GROUPS = (Group(1, (1,)), Group(0, (2, 3)))
 MATMUL, NORM = body().kernels
@@ -64,5 +65,7 @@ def test_body_that_contradicts_itself_is_refused(changes: dict[str, object], tol
         body(**changes)
 
 
-def test_body_that_does_not_is_one() -> None:
-    assert isinstance(body(), Body)
+def test_body_that_does_not_is_one_however_many_nodes_it_has() -> None:
+    for made in (body(), deep_body(12)):
+        assert decode_body(encode_body(made)) == made
+    assert len(made.circuit.nodes) > 300
