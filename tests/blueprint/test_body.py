@@ -41,6 +41,7 @@ def test_arms_of_two_modes_may_be_for_the_same_rows_and_those_of_one_follow_each
         ({"evidence": (body().evidence[0],) * 2}, r"evidence\[1\] is not above"),
         ({"modules": (MODULE, MODULE)}, r"modules\[1\] is not above"),
         ({"kernels": (MATMUL, replace(NORM, module=1))}, r"kernels\[1\]\.module is 1, expected less than 1"),
+        ({"kernels": (MATMUL, replace(NORM, module=2))}, r"kernels\[1\]\.module is 2, expected less than 1"),
         ({"modules": (MODULE, Module("b", b"\xff" * 32, 1, "x86_64-avx2", "b"))}, "a module of which no kernel is"),
         ({"kernels": (MATMUL, NORM, Kernel(0, "zero", "zero", "F32"))}, "kernel 'zero' computes nothing"),
         ({"plan": ()}, "no plan"),
