@@ -32,7 +32,7 @@ serve: $(VENV)/.base  ## serve the demo's model on loopback, state in ./state
 # interpreters, and where none may keep compiled modules each compiles the package anew.
 # Some read public documents of others in place: in the folder that MESH_CORPORA names, else in ../shared/corpora; where
 # there is none they are skipped, and say so.
-test test-deep: export PYTHONDONTWRITEBYTECODE :=
+test test-deep test-launch: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev  ## the tests, without those that are heavy
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not deep"
 
@@ -63,12 +63,13 @@ lint: $(VENV)/.dev  ## ruff, mypy, and SPEC.md, its CDDL and the vectors against
 	$(BIN)/mesh conformance regenerate --check
 	$(BIN)/python -m pytest --quiet tests/conformance/test_index.py tests/conformance/test_vectors.py -k 'index or cddl'
 
-# Real openssh servers on loopback and tmux, both the system's.
+# Real openssh servers on loopback and tmux, both the system's. It waits as much as it computes: two processes a core,
+# each of which takes the next test that is left.
 SSHD ?= $(shell command -v sshd || echo /usr/sbin/sshd)
 
 test-launch: $(VENV)/.dev  ## launches over ssh, on servers of our own on loopback
 	mkdir -p /run/sshd
-	MESH_SSHD=$(SSHD) $(BIN)/python -m pytest tests/sshd
+	MESH_SSHD=$(SSHD) $(BIN)/python -m pytest -n 4 --dist worksteal tests/sshd
 
 INTEROP_VENV ?= .venv-interop
 

@@ -93,7 +93,7 @@ def _config(actions: Any) -> None:
 
 
 def run_validate(args: argparse.Namespace) -> int:
-    from mesh.launch.finding import has_error
+    from mesh.launch.finding import error, has_error
     from mesh.launch.plugins import load_plugins
     from mesh.launch.recipe import RECIPE_FILE
     from mesh.launch.validate import Rules, validate
@@ -106,7 +106,18 @@ def run_validate(args: argparse.Namespace) -> int:
     told: list[dict[str, Any]] = []
     failed = False
     for name in names:
-        file = recipe_at(name, config)
+        try:
+            file = recipe_at(name, config)
+        except (UsageError, OSError) as e:
+            if args.recipes:
+                raise
+            failed = True  # of many, one that cannot be read hides no other
+            words = str(e).removeprefix(f"{name}: ") if isinstance(e, UsageError) else (e.strerror or str(e)).lower()
+            unreadable = [error("unreadable", RECIPE_FILE, words)]
+            told.append({"recipe": Path(name).parent.name, "findings": maps(unreadable)})
+            if not args.json:
+                _print(Path(name).parent.name, unreadable)
+            continue
         findings = validate(file, rules)
         failed = failed or has_error(findings)
         told.append({"recipe": file.name, "archived": file.recipe.archived, "findings": maps(findings)})

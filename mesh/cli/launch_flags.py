@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mesh.cli.engines import positive
+from mesh.errors import UsageError
 
 if TYPE_CHECKING:
     from mesh.launch.config import Loaded
@@ -89,10 +90,14 @@ def known_hosts(config: Loaded) -> Path:
 
 
 def ledger_of(name: str, config: Loaded) -> RunLedger:
-    """A recipe's run ledger, by the recipe's name."""
+    """A recipe's run ledger, by the recipe's name, or by its file or folder, which has the name."""
+    from mesh.launch.recipe import RECIPE_FILE, recipe_name
     from mesh.launch.run_ledger import RunLedger
 
-    return RunLedger(ledgers(config) / name)
+    if not name:
+        raise UsageError("a recipe's name is empty")
+    path = Path(name)
+    return RunLedger(ledgers(config) / recipe_name(path if path.suffix == ".toml" else path / RECIPE_FILE))
 
 
 def ledgers(config: Loaded) -> Path:

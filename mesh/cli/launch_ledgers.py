@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mesh.cli.console import counted, emit, say
 from mesh.cli.exits import ACCEPTED, REFUSED
-from mesh.cli.launch_flags import add_common_flags, ledgers, loaded, login_of
+from mesh.cli.launch_flags import add_common_flags, ledger_of, ledgers, loaded, login_of
 from mesh.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -40,9 +40,10 @@ def run_runs(args: argparse.Namespace) -> int:
     config = loaded(args)
     root = ledgers(config)
     told, good = [], True
-    for name in args.recipes:
+    asked = [ledger_of(name, config).folder.name for name in args.recipes]
+    for name in asked:
         run_of(root, name)  # one that was never launched is a mistake, and not an empty list
-    for name in args.recipes or recipes_with_runs(root):
+    for name in asked or recipes_with_runs(root):
         runs = RunLedger(root / name).runs()
         shown = runs if args.all else [run for run in runs if run.open or run in runs[-_NEWEST:]]
         listed = [_told(name, run, args, config) for run in shown]
@@ -74,7 +75,7 @@ def _told(name: str, run: Run, args: argparse.Namespace, config: Loaded) -> dict
     else:
         told |= {**_look(name, run, config), "phase": run.phase}
     until = time.time_ns() if closed is None else closed.get("at_ns")
-    if _is_time(opened.get("at_ns")) and _is_time(until):
+    if _is_time(opened.get("at_ns")) and _is_time(until) and until >= opened["at_ns"]:
         told["uptime_s"] = (until - opened["at_ns"]) // 10**9
     return {key: value for key, value in told.items() if value is not None}
 
@@ -98,7 +99,8 @@ def _say(one: dict[str, Any]) -> None:
         began = utc(run["opened_ns"]) if _is_time(run.get("opened_ns")) else "at an unknown time"
         state = run["state"]
         if state == "closed":
-            seen = {True: ", verified", False: ", nothing verified"}.get(run.get("verified"), "")
+            verified = run.get("verified")
+            seen = ", verified" if verified is True else ", nothing verified" if verified is False else ""
             state += f" ({run.get('how', 'how is not known')}{seen})"
         words = [run["run"], state, began]
         if "nodes" in run:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mesh.cli.console import emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED
 from mesh.cli.launch_flags import ledger_of, loaded, recipe_at, wish_of
-from mesh.errors import LaunchError, UsageError
+from mesh.errors import UsageError
 
 if TYPE_CHECKING:
     from mesh.launch.commands import Step
@@ -54,13 +54,13 @@ def run_plan(args: argparse.Namespace) -> int:
 def run_stop_plan(args: argparse.Namespace) -> int:
     """The commands by which the open run would be stopped."""
     from mesh.launch.on_paper import stop_steps
+    from mesh.launch.run_choice import open_run_of
     from mesh.launch.runs import target_of
     from mesh.launch.stopping import Deadlines
 
     config = loaded(args)
-    run = ledger_of(args.recipe, config).open_run()
-    if run is None:
-        raise LaunchError(f"recipe {args.recipe}: no open run")
+    ledger = ledger_of(args.recipe, config)
+    run = open_run_of(ledger.folder.parent, ledger.folder.name)
     try:
         recipe = recipe_at(args.recipe, config).recipe
     except (UsageError, OSError) as e:

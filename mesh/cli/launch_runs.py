@@ -164,11 +164,13 @@ async def _serve(
 def run_stop(args: argparse.Namespace) -> int:
     if args.dry_run:
         return run_stop_plan(args)
+    from mesh.launch.run_choice import open_run_of
     from mesh.launch.runs import stop_run, tell
     from mesh.launch.stopping import Deadlines
 
     config = loaded(args)
     ledger = ledger_of(args.recipe, config)
+    open_run_of(ledger.folder.parent, ledger.folder.name)  # before anything is written of a recipe that never ran
     try:
         recipe = recipe_at(args.recipe, config).recipe
     except (UsageError, OSError) as e:
@@ -177,9 +179,7 @@ def run_stop(args: argparse.Namespace) -> int:
     with ledger.locked(at_ns=time.time_ns()) as stale:
         if stale is not None:
             note(f"took over a lock that was left by {stale}")
-        run = ledger.open_run()
-        if run is None:
-            raise LaunchError(f"recipe {args.recipe}: no open run")
+        run = open_run_of(ledger.folder.parent, ledger.folder.name)
         deadlines = Deadlines(drain_s=float(args.drain_s), verify_s=float(args.verify_s))
         if args.no_wait:
             ledger.append({"event": "stopping", "run": run.id, "at_ns": time.time_ns()})
@@ -197,23 +197,24 @@ def run_stop(args: argparse.Namespace) -> int:
 
 
 def run_status(args: argparse.Namespace) -> int:
-    from mesh.launch.runs import status_of
+    from mesh.launch.run_choice import recipes_with_runs, run_of, runs_of
+    from mesh.launch.runs import Status, status_of
 
     config = loaded(args)
     root = ledgers(config)
-    names = (
-        args.recipes or sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else args.recipes
-    )
+    names = [ledger_of(name, config).folder.name for name in args.recipes] or recipes_with_runs(root)
     told = []
     good = True
     for name in names:
-        runs = ledger_of(name, config).runs()
-        if not runs:
-            continue
-        run = ledger_of(name, config).open_run() or runs[-1]
-        status = asyncio.run(status_of(run, login_of(config)))
+        runs = runs_of(root, name)
+        run = next((one for one in reversed(runs) if one.open), runs[-1])
+        try:
+            run = run_of(root, name)
+        except LaunchError as e:  # a damaged line of one recipe hides no other
+            status, drift = Status(run, "inconclusive", str(e), ()), []
+        else:
+            status, drift = asyncio.run(status_of(run, login_of(config))), _drift(name, run, config)
         good = good and status.state in ("up", "starting", "stopped")
-        drift = _drift(name, run, config)
         told.append({**_told(name, run, status, len(runs)), "drift": drift})
         if not args.json:
             say(f"{name}: {status.state}: {status.why} (run {run.id}, {len(runs)} in all)")
@@ -248,9 +249,11 @@ def _told(name: str, run: Run, status: Status, count: int) -> dict[str, Any]:
 
 
 def run_close(args: argparse.Namespace) -> int:
+    from mesh.launch.run_choice import runs_of
     from mesh.launch.runs import close_by_hand
 
     ledger = ledger_of(args.recipe, loaded(args))
+    runs_of(ledger.folder.parent, ledger.folder.name)  # before anything is written of a recipe that never ran
     with ledger.locked(at_ns=time.time_ns()):
         run = close_by_hand(ledger, args.run_id, time.time_ns())
     if args.json:

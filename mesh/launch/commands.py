@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from mesh.launch.config import LaunchConfig, Node
 from mesh.launch.ranks import CACHE_IN_CONTAINER, Rank
-from mesh.launch.recipe import ComposedModel, Hook, Mount, Recipe
-from mesh.launch.scripts import SCRIPTS
+from mesh.launch.recipe import RUN_MARKER, ComposedModel, Hook, Mount, Recipe
+from mesh.launch.scripts import script
 
-RUN_MARKER = "MESH_RUN"  # in the environment of every process of a run, its children's too
 LABEL = "mesh.run"
 SESSION = "engine"
 INHERITED = ("HOME", "PATH", "USER", "LOGNAME")
@@ -43,7 +42,7 @@ def at_home(path: str) -> str:
 def hook_steps(node: Node, what: str, hooks: Iterable[Hook]) -> list[Step]:
     steps = []
     for hook in hooks:
-        command = hook.command if hook.command is not None else f"sh -c {shlex.quote(SCRIPTS[hook.script or ''])}"
+        command = hook.command if hook.command is not None else f"sh -c {shlex.quote(script(hook.script or ''))}"
         steps.append(Step(node.name, what, command, hook.on_failure))
     return steps
 
@@ -150,7 +149,7 @@ def mods_argv(recipe: Recipe, argv: Sequence[str]) -> list[str]:
     """The container's command where commands run in it first: each as its `on_failure` says, then the engine."""
     parts = []
     for hook in recipe.mods.commands:
-        command = hook.command if hook.command is not None else SCRIPTS[hook.script or ""]
+        command = hook.command if hook.command is not None else script(hook.script or "")
         # in braces of its own: `a && b || c && d` would go on to d where a failed
         parts.append(
             f"{{ {command}\n}}" if hook.on_failure == "abort" else f"{{ {{ {command}\n}} || echo mods: failed >&2; }}"
@@ -245,10 +244,12 @@ def tmux_start(recipe: Recipe, rank: Rank, *, run: str) -> Step:
     words = " ".join([*([kept] if kept else []), *(shlex.quote(f"{key}={value}") for key, value in env.items())])
     argv = " ".join(at_home(word) if word.startswith("~/") else shlex.quote(word) for word in rank.argv)
     body = f"{activate}exec env -i {words} {argv} >{at_home(log_path(run, rank.rank))} 2>&1"
+    # A stop may come between the look and the start, or be over by then: who looks again afterwards ends what is late.
+    tmux, stopped = f"tmux -L {shlex.quote(socket_name(run))}", at_home(stopped_path(run))
     command = (
-        f"mkdir -p {at_home(f'~/.mesh/{run}')} && [ ! -e {at_home(stopped_path(run))} ] && "
-        f"tmux -L {shlex.quote(socket_name(run))} -f /dev/null new-session -d -s {SESSION} sh -c {shlex.quote(body)} "
-        f"\\; set-option -t {SESSION} remain-on-exit on"
+        f"mkdir -p {at_home(f'~/.mesh/{run}')} || exit; late() {{ [ -e {stopped} ] && echo the run is stopped >&2; }}; "
+        f"late && exit 1; {tmux} -f /dev/null new-session -d -s {SESSION} sh -c {shlex.quote(body)} "
+        f"\\; set-option -t {SESSION} remain-on-exit on || exit; late && {{ {tmux} kill-server; exit 1; }}; true"
     )
     return Step(rank.node.name, "start", command)
 

@@ -75,6 +75,10 @@ class Cluster(Table):
         names = [node.name for node in self.nodes]
         if len(set(names)) < len(names):
             raise ValueError(f"cluster {self.name}: two nodes have one name")
+        addresses = [(node.ssh_ip, node.ssh_port) for node in self.nodes]
+        for node in self.nodes:
+            if addresses.count((node.ssh_ip, node.ssh_port)) > 1:
+                raise ValueError(f"cluster {self.name}: two nodes are at {node.ssh_ip} port {node.ssh_port}")
         return self
 
     @property
@@ -100,7 +104,8 @@ class Registry(Table):
 
 
 class LaunchConfig(Table):
-    ssh_user: str = ""
+    # also not what a command line of ssh would take for an option
+    ssh_user: Annotated[str, Field(pattern=r"^([^\x00-\x20\x7f-][^\x00-\x20\x7f]*)?$", max_length=256)] = ""
     ssh_key_path: str = ""
     ssh_silence_s: Annotated[int, Field(ge=1, le=3600)] = 60  # a node without a word for so long is unreachable
     known_hosts: Text = "known_hosts"  # pinned host keys, beside the file
@@ -125,6 +130,21 @@ class LaunchConfig(Table):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two clusters are named {name!r}")
+        return clusters
+
+    @field_validator("clusters")
+    @classmethod
+    def _one_node_of_each_name(cls, clusters: list[Cluster]) -> list[Cluster]:
+        """A node may be of several clusters, and is the same in each: runs and commands know it by its name."""
+        known: dict[str, tuple[str, Node]] = {}
+        for cluster in clusters:
+            for node in cluster.nodes:
+                other, first = known.setdefault(node.name, (cluster.name, node))
+                if (node.ssh_ip, node.ssh_port) != (first.ssh_ip, first.ssh_port):
+                    raise ValueError(
+                        f"two nodes are named {node.name!r}: {first.ssh_ip} port {first.ssh_port} in {other}, "
+                        f"{node.ssh_ip} port {node.ssh_port} in {cluster.name}"
+                    )
         return clusters
 
     @model_validator(mode="after")
@@ -213,8 +233,10 @@ def _merge(merged: dict[str, Any], more: dict[str, Any], source: str, origins: d
         if key in _FROM_SOURCES:
             if not merged.get(key):
                 merged[key], origins[key] = value, source
+        elif not isinstance(merged.get(key, value), type(value)):
+            continue  # what the main file has there is at fault, and is told when all of it is read
         elif key == "clusters" and isinstance(value, list):
-            known = {one.get("name") for one in merged.setdefault(key, []) if isinstance(one, dict)}
+            known = [one.get("name") for one in merged.setdefault(key, []) if isinstance(one, dict)]
             new = [one for one in value if not isinstance(one, dict) or one.get("name") not in known]
             merged[key] = [*merged[key], *new]
             origins.setdefault(key, source)

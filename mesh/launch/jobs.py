@@ -28,9 +28,11 @@ def start_step(node: str, what: str, name: str, command: str) -> Step:
     return Step(
         node,
         what,
-        f'd={folder}; mkdir -p "$d" && cd "$d" && cat >run <<\'MESH-JOB\'\n{command}\nMESH-JOB\n'
-        "setsid sh -c 'echo $$ >pid; sh run >log 2>&1; echo $? >status.part; mv status.part status' "
-        "</dev/null >/dev/null 2>&1 &",
+        f'd={folder}; mkdir -p "$d" && cd "$d" && rm -f pid status && command -v setsid >/dev/null || '
+        "{ echo no folder for it, or no setsid >&2; exit 1; }; "
+        f"cat >run <<'MESH-JOB' || exit 1\n{command}\nMESH-JOB\n"
+        "setsid sh -c 'echo $$ >pid.part; mv pid.part pid; sh run >log 2>&1; echo $? >status.part; "
+        "mv status.part status' </dev/null >/dev/null 2>&1 &",
     )
 
 
@@ -40,7 +42,7 @@ def poll_step(node: str, name: str) -> Step:
         node,
         "job",
         f"cd {at_home(job_folder(name))} || exit; cat status 2>/dev/null && exit; "
-        "p=$(cat pid 2>/dev/null) || { echo running; exit; }; "
+        'p=$(cat pid 2>/dev/null); [ -n "$p" ] || { echo running; exit; }; '
         'if kill -0 "$p" 2>/dev/null; then echo running; else cat status 2>/dev/null || echo lost; fi',
     )
 

@@ -167,7 +167,10 @@ class Launch:
         head = self.chosen.nodes[0].name
         found = self.facts.get(head, {}).get("image")
         if self.seen is not None and plan.image is not None and found:
-            self.seen.add(plan.image, what=found, where=head, at_ns=self.now_ns())
+            try:
+                self.seen.add(plan.image, what=found, where=head, at_ns=self.now_ns())
+            except OSError as e:  # it would only have told of an image that vanishes
+                self.note(f"{self.seen.path}: {plan.image} is not noted: {(e.strerror or str(e)).lower()}")
 
     async def _free(self) -> None:
         head = self.hosts.up[self.chosen.nodes[0].name]

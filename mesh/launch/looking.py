@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mesh.errors import NodeUnreachable
-from mesh.launch.commands import LABEL, RUN_MARKER, SESSION, Step, socket_name
+from mesh.launch.commands import LABEL, SESSION, Step, socket_name
 from mesh.launch.process import Life
+from mesh.launch.recipe import RUN_MARKER
 from mesh.launch.ssh import Done, Host
 
 HTTP_S = 30.0

@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import Self
 
 from mesh.errors import LaunchError, NodeFailed, NodeUnreachable
-from mesh.launch.commands import LABEL, RUN_MARKER, Step
+from mesh.launch.commands import LABEL, Step
 from mesh.launch.config import Cluster, LaunchConfig, Node
 from mesh.launch.looking import GPU_UNSEEN
-from mesh.launch.recipe import Recipe
+from mesh.launch.recipe import RUN_MARKER, Recipe
 from mesh.launch.selection import AUTO, Chosen, Wish, choose, named
 from mesh.launch.ssh import Host, Hosts
 

@@ -22,9 +22,12 @@ from mesh.errors import UsageError
 from mesh.launch.toml_file import Table, parse_toml, read_bounded, validated
 
 MAX_NODES = 8
+MAX_VALUE_CHARS = 100_000  # of a variable: a kernel takes no word of a command line over 131,072 bytes
+RUN_MARKER = "MESH_RUN"  # in the environment of every process of a run, its children's too
 RECIPE_FILE = "recipe.toml"
 
 Text = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
+Content = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 FileHash = Annotated[str, Field(pattern=r"^(sha256:[0-9a-f]{64}|git-sha1:[0-9a-f]{40})$")]
@@ -39,6 +42,7 @@ def _within(path: str) -> str:
 
 PathPattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?._/-]+$", max_length=512), AfterValidator(_within)]
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _SHELL_LINE = re.compile(r"\s*(#|$)")
 
 
@@ -112,7 +116,7 @@ class Source(Table):
 
 class Generated(Table):
     name: PathPattern
-    content: str
+    content: Content
 
 
 class LocalFile(Table):
@@ -204,6 +208,18 @@ class Recipe(Table):
     def _lines(cls, value: Any) -> Any:
         return shell_lines(value) if isinstance(value, str) else value
 
+    @field_validator("env")
+    @classmethod
+    def _carried(cls, env: dict[str, Any]) -> dict[str, Any]:
+        if RUN_MARKER in env:
+            raise ValueError(f"has {RUN_MARKER}, which is the launcher's own: by it is found what it started")
+        for name, value in env.items():
+            if isinstance(value, str) and ("\x00" in value or len(value) > MAX_VALUE_CHARS):
+                raise ValueError(
+                    f"the value of {name} has {len(value)} characters, expected {MAX_VALUE_CHARS} at most and no zero"
+                )
+        return env
+
     @property
     def repo(self) -> str:
         """The model's name without a revision."""
@@ -259,8 +275,8 @@ class RecipeFile:
     @classmethod
     def of(cls, data: bytes, path: Path) -> Self:
         """Raises UsageError naming every key at fault."""
-        name = path.parent.name if path.name == RECIPE_FILE else path.stem
-        return cls(name, path, data, validated(Recipe, parse_toml(data, str(path)), str(path)))
+        recipe = validated(Recipe, parse_toml(data, str(path)), str(path))
+        return cls(recipe_name(path), path, data, recipe)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -268,6 +284,18 @@ class RecipeFile:
         if path.is_dir():
             path = path / RECIPE_FILE
         return cls.of(read_bounded(path), path)
+
+
+def recipe_name(path: Path) -> str:
+    """The name of the recipe that is in a file: its folder's, or its own where it is no `recipe.toml`. Containers and
+    ledgers are called by it. Raises UsageError for what cannot be one."""
+    name = path.absolute().parent.name if path.name == RECIPE_FILE else path.stem
+    if not _NAME.match(name):
+        raise UsageError(
+            f"{path}: {name[:80]!r} is no name of a recipe: expected letters, digits, '.', '_' and '-', 1 to 100 of "
+            "them, the first a letter or digit"
+        )
+    return name
 
 
 def find_recipe(name: str, sources: list[Path]) -> Path:

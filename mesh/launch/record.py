@@ -7,6 +7,7 @@ digests of the recipe and of each configuration file; the files themselves are k
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,18 +111,24 @@ def read_record(data: bytes, trust: Collection[bytes] | None = None) -> LaunchRe
 def keep(
     folder: Path, record: LaunchRecord, plan: Plan, config: Loaded, facts: Mapping[str, Mapping[str, str]]
 ) -> Path:
-    """Write the record, and the bytes that it names, into a folder of the run's own. The record's path."""
-    folder.mkdir(parents=True)
-    (folder / "recipe.toml").write_bytes(plan.file.data)
-    for number, data in enumerate(config.files.values()):
-        (folder / f"config-{number}.toml").write_bytes(data)
+    """Write the record, and the bytes that it names, into a folder of the run's own. The record's path. Raises
+    LaunchError where they do not go there: then nothing is left of them."""
+    files = {"recipe.toml": plan.file.data}
+    files |= {f"config-{number}.toml": data for number, data in enumerate(config.files.values())}
     for node, found in facts.items():
-        for what in _DIGESTED:
-            if what in found:
-                (folder / f"{what}-{node}.txt").write_bytes(found[what].encode())
-    path = folder / RECORD_FILE
-    path.write_bytes(record.data)
-    return path
+        files |= {f"{what}-{node}.txt": found[what].encode() for what in _DIGESTED if what in found}
+    files[RECORD_FILE] = record.data  # the last: where it is, all are
+    made = False
+    try:
+        folder.mkdir(parents=True)
+        made = True
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+    except OSError as e:
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise LaunchError(f"{folder}: what is launched could not be kept: {(e.strerror or str(e)).lower()}") from None
+    return folder / RECORD_FILE
 
 
 def load_record(path: Path, trust: Collection[bytes] | None = None) -> LaunchRecord:

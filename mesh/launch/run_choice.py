@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from mesh.errors import LaunchError
+from mesh.errors import LaunchError, UsageError
 from mesh.launch.run_ledger import LEDGER_FILE, Run, RunLedger
+from mesh.launch.runs import nodes_of
 
 _SHOWN = 5
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 # What every look at a run needs of the line that opened it.
 _NEEDED = {"port": int, "deploy": str, "model": str, "engine": str, "nodes": list, "at_ns": int, "cluster": str}
 
@@ -30,13 +33,23 @@ def check_opened(recipe: str, run: Run) -> Run:
         if not isinstance(value, kind) or isinstance(value, bool):
             fault = "missing" if value is None else f"is {str(value)[:80]!r}, expected {kind.__name__}"
             raise LaunchError(f"recipe {recipe}: run {run.id}: damaged in {LEDGER_FILE}: {key} {fault}")
+    try:
+        if not _RUN_ID.match(run.id):
+            raise UsageError(f"run: {run.id[:80]!r} is no id of one")
+        if not 1 <= run.opened["port"] <= 65_535:
+            raise UsageError(f"port is {run.opened['port']}, expected 1 to 65535")
+        if run.opened["deploy"] not in ("docker", "tmux"):
+            raise UsageError(f"deploy is {run.opened['deploy'][:80]!r}, expected docker or tmux")
+        nodes_of(run)
+    except UsageError as e:
+        raise LaunchError(f"recipe {recipe}: damaged in {LEDGER_FILE}: {e}") from None
     return run
 
 
 def run_of(root: Path, recipe: str, run_id: str | None = None) -> Run:
     """The run of that id or of that beginning; without one the open run, else the last. Raises LaunchError naming what
     there is instead."""
-    runs = _runs(root, recipe)
+    runs = runs_of(root, recipe)
     if run_id is None:
         return check_opened(recipe, next((run for run in reversed(runs) if run.open), runs[-1]))
     near = [run for run in runs if run.id == run_id] or [run for run in runs if run.id.startswith(run_id)]
@@ -49,14 +62,15 @@ def run_of(root: Path, recipe: str, run_id: str | None = None) -> Run:
 
 def open_run_of(root: Path, recipe: str) -> Run:
     """Raises LaunchError where none is open."""
-    runs = _runs(root, recipe)
+    runs = runs_of(root, recipe)
     run = next((one for one in reversed(runs) if one.open), None)
     if run is None:
         raise LaunchError(f"recipe {recipe}: no open run; the last was {runs[-1].id}, which is closed")
     return check_opened(recipe, run)
 
 
-def _runs(root: Path, recipe: str) -> list[Run]:
+def runs_of(root: Path, recipe: str) -> list[Run]:
+    """Oldest first, one at least. Raises LaunchError where there is none."""
     ledger = RunLedger(root / recipe)
     if not ledger.path.is_file():
         known = ", ".join(recipes_with_runs(root)) or "none"

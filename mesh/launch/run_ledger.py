@@ -70,7 +70,10 @@ class RunLedger:
                 stale = found if holder != Holder.this() else None
             elif shown:
                 stale = f"a lock that names nobody: {shown[:80]!r}"
-            _write(file, json.dumps(Holder.this().to_map()))
+            try:
+                _write(file, json.dumps(Holder.this().to_map()))
+            except OSError as e:
+                raise LaunchError(f"{file.name}: could not be written: {(e.strerror or str(e)).lower()}") from None
             if stale is not None:
                 self.append({"event": "stale-lock", "at_ns": at_ns, "found": stale})
             try:
@@ -82,6 +85,13 @@ class RunLedger:
         """Write one line and see it on the disk. A line that a crash cut is closed first, so that this one is whole."""
         self.folder.mkdir(parents=True, exist_ok=True)
         line = json.dumps(event, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+        try:
+            self._append(line)
+        except OSError as e:
+            why = (e.strerror or str(e)).lower()
+            raise LaunchError(f"{self.path}: {event.get('event')!r} could not be written: {why}") from e
+
+    def _append(self, line: bytes) -> None:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             size = os.fstat(fd).st_size
@@ -94,24 +104,23 @@ class RunLedger:
             os.close(fd)
 
     def runs(self) -> list[Run]:
-        """All runs, oldest first. Lines that a crash cut are passed over; of a run that was never opened nothing is
-        kept."""
+        """All runs, oldest first. Lines that a crash cut are passed over. Of a run that has lines, but none that opens
+        it, nothing is known but that there was one."""
         if not self.path.exists():
             return []
         found: dict[str, Run] = {}
         for line in self.path.read_bytes().split(b"\n"):
             try:
-                event = json.loads(line)
-            except ValueError:
+                event = json.loads(line, parse_float=_no_number, parse_constant=_no_number)
+                json.dumps(event, ensure_ascii=False).encode()  # half a character is no text that can be shown
+            except (ValueError, RecursionError):
                 continue
             if not isinstance(event, dict) or not isinstance(event.get("run"), str):
                 continue
             if event.get("event") == "opened":
                 found[event["run"]] = Run(event["run"], event)
                 continue
-            run = found.get(event["run"])
-            if run is None:
-                continue
+            run = found.setdefault(event["run"], Run(event["run"], {}))
             run.events.append(event)
             if event.get("event") == "closed":
                 run.closed = event
@@ -121,6 +130,11 @@ class RunLedger:
 
     def open_run(self) -> Run | None:
         return next((run for run in reversed(self.runs()) if run.open), None)
+
+
+def _no_number(text: str) -> Any:
+    """A ledger has whole ones alone."""
+    raise ValueError(text)
 
 
 def _named(file: Any) -> tuple[Holder | None, str]:
@@ -135,7 +149,6 @@ def _named(file: Any) -> tuple[Holder | None, str]:
 
 
 def _write(file: Any, text: str) -> None:
-    file.seek(0)
-    file.truncate()
-    file.write(text)
-    file.flush()
+    """Past the file's own buffer, which would try again when it is closed."""
+    os.ftruncate(file.fileno(), 0)
+    os.write(file.fileno(), text.encode())

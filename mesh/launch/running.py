@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from mesh.errors import EnvelopeError, NodeUnreachable, UntrustedSteward, UsageError
-from mesh.launch.commands import LABEL, RUN_MARKER, SESSION, Step, program_step, socket_name
+from mesh.launch.commands import LABEL, SESSION, Step, program_step, socket_name
 from mesh.launch.config import Loaded, Node
-from mesh.launch.recipe import RecipeFile
+from mesh.launch.recipe import RUN_MARKER, RecipeFile
 from mesh.launch.record import HIDDEN, RECORD_FILE, LaunchRecord, load_record
 from mesh.launch.run_ledger import Run
 from mesh.launch.runs import nodes_of
@@ -78,7 +78,12 @@ def kept_of(folder: Path, recipe: str, run: Run) -> Kept:
     if file is not None and file.digest != run.opened.get("recipe_sha256"):
         faults.append("recipe as launched: its bytes are not those that the ledger names")
         file = None
-    configs = [sha256(path.read_bytes()).hexdigest() for path in _configs(folder)]
+    configs = []
+    for path in _configs(folder):
+        try:
+            configs.append(sha256(read_bounded(path)).hexdigest())
+        except (OSError, UsageError) as e:
+            faults.append(f"{path.name} as launched: {(getattr(e, 'strerror', None) or str(e)).lower()}")
     return Kept(record, file, tuple(configs), tuple(faults))
 
 

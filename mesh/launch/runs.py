@@ -114,10 +114,10 @@ async def stop_run(
             else [step for node in target.nodes for step in hook_steps(node, "after_stop", recipe.after_stop)]
         )
         failed = await run_hooks(hosts, [(step.node, step.command, step.on_failure) for step in hooks], note)
-    uptime_s = (now_ns() - int(run.opened["at_ns"])) // 10**9
-    ledger.append(
-        {"event": "closed", "run": run.id, "at_ns": now_ns(), "how": "stopped", "verified": True, "uptime_s": uptime_s}
-    )
+    closed_ns = now_ns()
+    event = {"event": "closed", "run": run.id, "at_ns": closed_ns, "how": "stopped", "verified": True}
+    uptime_s = (closed_ns - int(run.opened["at_ns"])) // 10**9
+    ledger.append(event if uptime_s < 0 else event | {"uptime_s": uptime_s})  # a clock that was set back knows none
     if failed:
         raise NodeFailed(
             "stopped and verified; after_stop: " + "; ".join(f"{n}: {p}" for n, p in failed.items()), nodes=failed

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from mesh.errors import UsageError
+
 SCRIPTS: Final[Mapping[str, str]] = {
     # Reading weights fills the page cache, which an engine on unified memory takes for memory in use.
     "drop_caches": "sync; echo 3 | sudo -n tee /proc/sys/vm/drop_caches >/dev/null",
@@ -19,3 +21,11 @@ SCRIPTS: Final[Mapping[str, str]] = {
         "rm -f /tmp/mesh-stopped-services"
     ),
 }
+
+
+def script(name: str) -> str:
+    """Raises UsageError for a name that no script has."""
+    try:
+        return SCRIPTS[name]
+    except KeyError:
+        raise UsageError(f"no script {name[:80]!r}; there are {', '.join(sorted(SCRIPTS))}") from None

@@ -18,7 +18,7 @@ from typing import Any, Self
 from mesh.errors import HostKeyError, LaunchError, NodeUnreachable, UsageError
 from mesh.launch.config import Node
 
-CONNECT_S = 15.0
+CONNECT_S = 30.0  # a node that loads a model may take its time to let anybody in
 SILENCE_S = 60.0
 COMMAND_S = 60.0
 MAX_SESSIONS = 8  # sshd's own limit is 10 for a connection
@@ -161,12 +161,20 @@ async def connect(node: Node, login: Login, *, timeout_s: float = CONNECT_S) -> 
         raise UsageError("launching needs the extra: pip install 'servemesh[launch]'") from None
     if not login.user:
         raise UsageError("ssh_user: empty, and nodes are reached by it")
+    if login.key == Path():
+        raise UsageError("ssh_key_path: empty, and nodes are reached by it")
     pinned = _pinned(node, login.known_hosts)
     try:
         keys = [asyncssh.read_private_key(str(login.key))]
-        trusted = asyncssh.import_known_hosts(pinned)
     except (asyncssh.KeyImportError, ValueError, OSError) as e:
         raise UsageError(f"ssh_key_path {login.key}: {_reason(e)}") from None
+    try:
+        trusted = asyncssh.import_known_hosts(pinned)
+        readable = [key for key in pinned_keys(node, pinned) if _is_key(key)]
+    except ValueError as e:
+        raise UsageError(f"known_hosts: {_reason(e)}") from None
+    if not readable:
+        raise HostKeyError(f"node {node.name}: what known_hosts has of {_address(node)} is no key that can be read")
     try:
         async with asyncio.timeout(timeout_s):
             connection = await asyncssh.connect(
@@ -184,7 +192,19 @@ async def connect(node: Node, login: Login, *, timeout_s: float = CONNECT_S) -> 
         raise NodeUnreachable(f"node {node.name}: no connection to {_address(node)} within {timeout_s:g} s") from None
     except (asyncssh.Error, OSError) as e:
         raise NodeUnreachable(f"node {node.name}: {_address(node)}: {_reason(e)}") from None
+    except ValueError as e:  # of a name that no login has
+        raise UsageError(f"ssh_user {login.user!r}: {_reason(e)}") from None
     return Host(node, connection)
+
+
+def _is_key(text: str) -> bool:
+    import asyncssh
+
+    try:
+        asyncssh.import_public_key(text)
+    except (asyncssh.KeyImportError, ValueError):
+        return False
+    return True
 
 
 def pinned_keys(node: Node, text: str) -> list[str]:

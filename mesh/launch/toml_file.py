@@ -34,6 +34,8 @@ def read_bounded(path: Path) -> bytes:
 
 def parse_toml(data: bytes, source: str) -> dict[str, Any]:
     """Raises UsageError naming `source`, and the line where there is one."""
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise UsageError(f"{source}: begins with a byte order mark, which toml does not have: save it as plain utf-8")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as e:
@@ -63,6 +65,8 @@ def _fault(fault: Any) -> str:
     # a union's path names the member it was tried as; the operator's file does not
     path = [str(part) for part in fault["loc"] if not str(part).startswith(("function-", "str", "list["))]
     key = ".".join(part for part in path if part.islower() or not part.isidentifier() or len(path) == 1 or "_" in part)
+    if path[:1] == ["env"] and len(path) > 1:
+        key = f"env.{path[1]}"  # as it is written, and of either kind that a value may be
     if fault["type"] == "extra_forbidden":
         return f"{key}: unknown key"
     if fault["type"] == "missing":

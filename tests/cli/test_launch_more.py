@@ -115,3 +115,44 @@ def test_first_configuration_is_written_once_and_found_from_anywhere(
     assert mesh("launch", "config", "--json").json["values"]["ssh_key_path"] == "~/.ssh/id_ed25519"
     (tmp_path / "empty" / "launch.toml").write_text("")
     assert mesh("launch", "config", "--path").out == "launch.toml\n"
+
+
+@pytest.mark.parametrize("action", ["stop", "close", "status", "runs"])
+@pytest.mark.parametrize("name", ["good", "../good", "x/recipe.toml"])
+def test_recipe_that_never_ran_is_told_so_and_leaves_no_trace(mesh: Mesh, here: Path, action: str, name: str) -> None:
+    before = sorted(here.rglob("*"))
+    result = mesh("launch", action, name)
+    assert result.code == 3
+    assert "never launched from here: no ledger in launches" in result.err
+    assert sorted(here.rglob("*")) == before
+    assert mesh("launch", action, "a b").code == 2
+
+
+def test_unknown_script_is_told_by_a_plan_too(mesh: Mesh, here: Path) -> None:
+    recipe = here / "recipes" / "good" / "recipe.toml"
+    recipe.write_text(f'before_serve = [{{ script = "nope" }}]\n{PINNED}')
+    result = mesh("launch", "plan", "good", "--cluster", "2nodes")
+    assert result.code == 2
+    assert "no script 'nope'; there are drop_caches, " in result.err
+
+
+def test_damaged_ledger_of_one_recipe_hides_no_other(mesh: Mesh, here: Path) -> None:
+    for name in ("bad", "worse"):
+        RunLedger(here / "launches" / name).append({"event": "opened", "run": "r1", "verified": []})
+        RunLedger(here / "launches" / name).append({"event": "closed", "run": "r1", "verified": [], "at_ns": 1})
+    result = mesh("launch", "status")
+    assert result.code == 10
+    assert [line.split(" (run")[0] for line in result.out.splitlines()] == [
+        f"{name}: inconclusive: recipe {name}: run r1: damaged in runs.jsonl: port missing" for name in ("bad", "worse")
+    ]
+    assert "Traceback" not in mesh("launch", "runs", "--offline").err
+
+
+def test_recipe_that_cannot_be_read_hides_no_other_where_all_are_validated(mesh: Mesh, here: Path) -> None:
+    (here / "recipes" / "bad").mkdir()
+    (here / "recipes" / "bad" / "recipe.toml").write_bytes(b"junk [")
+    result = mesh("launch", "validate")
+    assert result.code == 10
+    assert "bad: 1 error, 0 warnings\n  error: recipe.toml: not valid toml: " in result.out
+    assert "good: in order" in result.out
+    assert mesh("launch", "validate", "bad").code == 2

@@ -93,3 +93,10 @@ def test_record_that_is_gone_or_changed_is_told(tmp_path: Path) -> None:
     assert line.startswith("launch record: signature")
     path.unlink()
     assert drift(tmp_path, TEXT) == ["launch record: no such file or directory"]
+
+
+def test_configuration_as_launched_that_is_no_file_is_told(tmp_path: Path) -> None:
+    drift(tmp_path, TEXT)
+    (tmp_path / "run" / "config-0.toml").unlink()
+    (tmp_path / "run" / "config-0.toml").mkdir()
+    assert "config-0.toml as launched: is a directory" in drift(tmp_path, TEXT)

@@ -8,7 +8,7 @@ import pytest
 
 from mesh.errors import UsageError
 from mesh.launch.config import find_config, load_config
-from mesh.launch.recipe import RecipeFile, find_recipe, shell_lines, without_tag
+from mesh.launch.recipe import RecipeFile, find_recipe, recipe_name, shell_lines, without_tag
 from tests.launch.recipes import CLUSTERS, COMMIT, DIGEST, PINNED, clusters, recipe_file
 
 EVERY_FIELD = f"""
@@ -186,3 +186,77 @@ def test_cluster_source_says_nothing_else(tmp_path: Path) -> None:
 def test_hooks_of_every_cluster_come_first() -> None:
     commands = [hook.command or hook.script for hook in clusters().hooks_for("2nodes")]
     assert commands == ["nvidia-smi -lgc 0,2000", "echo two", "drop_caches"]
+
+
+MESH = 'engine = "mesh"\ndeploy = "tmux"\nmodel = "reference"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('[env]\nA = "x\\u0000y"\n', "env: the value of A has 3 characters, expected 100000 at most and no zero"),
+        ("[env]\nA = true\n", "env.A: input should be a valid string"),
+        ('[env]\nMESH_RUN = "x"\n', "env: has MESH_RUN, which is the launcher's own"),
+        (
+            '[composed_model]\nmount = "/m"\nsources = [{ repo = "a/b" }]\n'
+            'files = [{ name = "n", content = "\\u0000" }]\n',
+            "composed_model.files.0.content: string should match pattern",
+        ),
+    ],
+)
+def test_what_no_command_can_carry_is_refused(text: str, fault: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        recipe_file(MESH + text)
+    assert fault in str(raised.value)
+    assert recipe_file(MESH + '[env]\nA = ""\nB = "two\\nlines"\n').recipe.env == {"A": "", "B": "two\nlines"}
+
+
+@pytest.mark.parametrize("name", ["", ".x", "-x", "a b", "a\nb", "ü", "x" * 101])
+def test_recipe_whose_containers_could_not_be_called_by_its_name_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=r"is no name of a recipe: expected letters, digits"):
+        recipe_name(Path("/recipes") / name / "recipe.toml" if name else Path("/recipe.toml"))
+    assert recipe_name(Path("/recipes/Qwen3.5-9b_x/recipe.toml")) == "Qwen3.5-9b_x"
+
+
+def test_byte_order_mark_is_told_as_one() -> None:
+    with pytest.raises(UsageError, match="begins with a byte order mark"):
+        RecipeFile.of(b"\xef\xbb\xbf" + MESH.encode(), Path("recipes/r/recipe.toml"))
+
+
+PAIR = '[[clusters]]\nname = "p"\nnodes = [{ name = "a", ssh_ip = "h1", rank = 0 }, '
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (PAIR + '{ name = "b", ssh_ip = "h1", rank = 1 }]\n', "cluster p: two nodes are at h1 port 22"),
+        (
+            PAIR + '{ name = "b", ssh_ip = "h2", rank = 1 }]\n[[clusters]]\nname = "q"\n'
+            'nodes = [{ name = "b", ssh_ip = "h3", rank = 0 }]\n',
+            "two nodes are named 'b': h2 port 22 in p, h3 port 22 in q",
+        ),
+        ('ssh_user = "a\\u0000b"\n', "ssh_user: string should match pattern"),
+        ('ssh_user = "-oProxyCommand=x"\n', "ssh_user: string should match pattern"),
+    ],
+)
+def test_node_that_is_two_and_name_that_is_none_are_refused(text: str, fault: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        clusters(text)
+    assert fault in str(raised.value)
+    both = PAIR + '{ name = "b", ssh_ip = "h1", ssh_port = 2222, rank = 1 }]\n'
+    again = both.replace('name = "p"', 'name = "q"')  # the same nodes in another cluster
+    assert [cluster.name for cluster in clusters(f'ssh_user = "DOM\\\\me"\n{both}{again}').clusters] == ["p", "q"]
+
+
+@pytest.mark.parametrize(
+    ("main", "fault"),
+    [("clusters = 5\n", "clusters: input should be a valid list"), ("nccl = 5\n", "nccl: input should be")],
+)
+def test_main_file_that_is_wrong_is_told_although_sources_would_be_added_to_it(
+    tmp_path: Path, main: str, fault: str
+) -> None:
+    (tmp_path / "launch.toml").write_text(f'cluster_sources = ["more.toml"]\n{main}')
+    (tmp_path / "more.toml").write_text('[[clusters]]\nname = ["x"]\nnodes = []\n[nccl.x]\nib_disable = 1\n')
+    with pytest.raises(UsageError) as raised:
+        load_config(tmp_path / "launch.toml")
+    assert fault in str(raised.value)

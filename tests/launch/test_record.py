@@ -9,7 +9,7 @@ import cbor2
 import pytest
 
 from mesh.engine.reference import ReferenceEngine
-from mesh.errors import EnvelopeError, PayloadError, SignatureError, UntrustedSteward
+from mesh.errors import EnvelopeError, LaunchError, PayloadError, SignatureError, UntrustedSteward
 from mesh.launch.config import load_config
 from mesh.launch.plan import Plan, make_plan
 from mesh.launch.record import HIDDEN, LaunchRecord, keep, make_record, read_record
@@ -130,3 +130,16 @@ def test_engine_block_names_the_record_that_its_gateway_was_given(tmp_path: Path
     block = describe(ReferenceEngine("reference"), deterministic=True, launch=bytes(record.digest)).block
     assert block.launch_digest == record.digest
     assert describe(ReferenceEngine("reference"), deterministic=True).block.launch_digest is None
+
+
+def test_record_that_cannot_be_kept_leaves_nothing(tmp_path: Path) -> None:
+    record, plan = made(tmp_path)
+    loaded = load_config(tmp_path / "launch.toml")
+    facts = {"n/1": FACTS["a"]}  # of a name that no file can have, where no disk can be full
+    with pytest.raises(LaunchError, match=r"runs/r1: what is launched could not be kept: no such file or directory"):
+        keep(tmp_path / "runs" / "r1", record, plan, loaded, facts)
+    assert list((tmp_path / "runs").iterdir()) == []
+    assert keep(tmp_path / "runs" / "r1", record, plan, loaded, FACTS).read_bytes() == record.data
+    with pytest.raises(LaunchError, match="file exists"):  # of another run, which is left as it is
+        keep(tmp_path / "runs" / "r1", record, plan, loaded, FACTS)
+    assert (tmp_path / "runs" / "r1" / "launch.record").is_file()

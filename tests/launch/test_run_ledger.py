@@ -14,6 +14,7 @@ import pytest
 from mesh.errors import LaunchError
 from mesh.launch.looking import Seen
 from mesh.launch.process import Holder, boot_id
+from mesh.launch.run_choice import check_opened
 from mesh.launch.run_ledger import LOCK_FILE, Run, RunLedger
 from mesh.launch.runs import _state, close_by_hand
 from mesh.launch.stopping import Target
@@ -113,6 +114,68 @@ def test_ledger_passes_over_a_line_that_a_crash_cut_and_keeps_the_next_whole(led
     assert (run.phase, run.open) == ("ready", True)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"event":"closed","run":"r1","at_ns":1e999}',
+        b"null",
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b'{"event":"ready","run":["r1"]}',
+        b'{"event":"ready","run":"r1\\ud800"}',
+    ],
+    ids=["infinite", "null", "deep", "no text", "no id", "half a character"],
+)
+def test_line_that_is_damaged_takes_no_other_with_it(ledger: RunLedger, line: bytes) -> None:
+    ledger.append(OPENED)
+    with ledger.path.open("ab") as file:
+        file.write(line + b"\n")
+    ledger.append({"event": "ready", "run": "r1", "at_ns": 2})
+    (run,) = ledger.runs()
+    assert (run.phase, run.open) == ("ready", True)
+
+
+def test_run_whose_opening_is_damaged_stays_open_and_can_only_be_closed_by_hand(ledger: RunLedger) -> None:
+    """What it started may run still: a launch beside it would not know."""
+    ledger.append({"event": "ready", "run": "r1", "at_ns": 2})
+    run = ledger.open_run()
+    assert run is not None
+    with pytest.raises(LaunchError, match=r"run r1: damaged in runs\.jsonl: port missing"):
+        check_opened("recipe", run)
+    close_by_hand(ledger, "r1", 9)
+    assert ledger.open_run() is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fault"),
+    [
+        ("port", 0, "port is 0, expected 1 to 65535"),
+        ("port", True, "port is 'True', expected int"),
+        ("deploy", "k8s", "deploy is 'k8s', expected docker or tmux"),
+        ("nodes", [], "the ledger names no nodes"),
+        ("nodes", [{"name": "a", "ssh_ip": "-oProxyCommand=x", "rank": 0}], "ssh_ip: string should match"),
+        ("run", "../../x", "'../../x' is no id of one"),
+    ],
+)
+def test_opening_that_says_what_cannot_be_is_damaged(key: str, value: object, fault: str) -> None:
+    opened = {
+        **OPENED, "port": 30_000, "deploy": "tmux", "engine": "mesh", "cluster": "c",
+        "nodes": [{"name": "a", "ssh_ip": "h", "rank": 0}],
+    }  # fmt: skip
+    assert check_opened("recipe", Run("r1", opened)).id == "r1"
+    damaged = {**opened, key: value}
+    with pytest.raises(LaunchError) as raised:
+        check_opened("recipe", Run(str(damaged["run"]), damaged))
+    assert "damaged in runs.jsonl: " in str(raised.value)
+    assert fault in str(raised.value)
+
+
+def test_ledger_that_cannot_be_written_is_named_with_what_was_to_be_in_it(ledger: RunLedger) -> None:
+    ledger.path.mkdir(parents=True)
+    with pytest.raises(LaunchError, match=r"runs\.jsonl: 'opened' could not be written: is a directory"):
+        ledger.append(OPENED)
+
+
 def test_run_is_closed_by_hand_and_says_that_nothing_was_looked_at(ledger: RunLedger) -> None:
     with pytest.raises(LaunchError, match="no open run"):
         close_by_hand(ledger, None, 1)
@@ -157,3 +220,10 @@ def test_rc_08_state_is_what_ledger_and_nodes_say_together(found: list[Seen], lo
 def test_rc_08_closed_run_whose_port_is_taken_or_processes_live_differs(found: list[Seen], state: str) -> None:
     run = Run("r1", OPENED, closed={"event": "closed", "how": "stopped"})
     assert _state(run, found, [], "m", TARGET)[0] == state
+
+
+def test_lock_on_a_disk_that_is_full_is_named(ledger: RunLedger) -> None:
+    ledger.folder.mkdir(parents=True)
+    (ledger.folder / LOCK_FILE).symlink_to("/dev/full")
+    with pytest.raises(LaunchError, match=r"lock: could not be written: "), ledger.locked(at_ns=1):
+        pass

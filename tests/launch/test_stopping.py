@@ -36,3 +36,18 @@ def test_start_that_comes_after_the_stop_of_its_run_starts_nothing(tmp_path: Pat
     assert sh(tmux_start(recipe, rank, run="r1").command) != 0
     assert sh(tmux_start(recipe, rank, run="r2").command) == 0
     assert (tmp_path / "asked").read_text().count("new-session") == started + 1
+
+
+def test_stop_that_is_over_while_the_run_starts_ends_what_started(tmp_path: Path) -> None:
+    recipe = recipe_file('engine = "mesh"\ndeploy = "tmux"\nmodel = "reference"\n').recipe
+    shim = tmp_path / "bin" / "tmux"
+    shim.parent.mkdir()
+    (tmp_path / "stop").write_text(end_command("r1", "tmux", 1))
+    shim.write_text(TMUX + 'case "$*" in *new-session*) sh "$HOME/stop" ;; esac\n')
+    shim.chmod(0o755)
+    env = {"HOME": str(tmp_path), "PATH": f"{shim.parent}:{os.environ['PATH']}"}
+    start = tmux_start(recipe, Rank(0, Node(name="a", ssh_ip="h", rank=0), ("mesh", "serve"), {}), run="r1")
+    done = subprocess.run(["sh", "-c", start.command], env=env, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "the run is stopped\n")
+    words = [line.split()[2] for line in (tmp_path / "asked").read_text().splitlines()]
+    assert words == ["-f", "list-panes", "kill-server"]

@@ -9,7 +9,7 @@ from pathlib import Path
 DOCKER = r"""#!/bin/sh
 cd "$HOME" || exit 1
 mkdir -p images containers
-for a in "$@"; do printf '%s\037' "$a"; done >>docker.log; echo >>docker.log
+us=$(printf '\037'); line=; for a in "$@"; do line=$line$a$us; done; printf '%s\n' "$line" >>docker.log
 if [ -e "fail-$1" ]; then cat "fail-$1" >&2; exit 1; fi
 name() { printf %s "$1" | sed 's|/|%|g'; }
 for last; do :; done

@@ -16,3 +16,14 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
         except BaseException:
             process.kill()
             raise
+
+
+def until(process: subprocess.Popen[str], words: str) -> list[str]:
+    """What it said up to the line with these words."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if words in line:
+            return said
+    raise AssertionError("".join(said))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,19 +26,38 @@ ROOT = Path(__file__).parent.parent.parent
 MESH = (sys.executable, "-m", "mesh.cli.main")
 
 
+# Below those that the kernel gives to whoever connects: nobody gets one by accident.
+_PORTS = range(20_000, 32_000)
+_taken: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port that stays this process's until it ends, listened on or not: among tests by a name that the kernel keeps,
+    and none that anything listens on now."""
+    for port in random.sample(_PORTS, len(_PORTS)):
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            name.bind(f"\0mesh-tests-port-{port}")
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("", port))
+        except OSError:
+            name.close()
+            continue
+        _taken.append(name)
+        return port
+    raise AssertionError("no port is free")
 
 
 @dataclass
 class Sshd:
-    """One server. `restart` gives it the same port and key."""
+    """One server. What is started again has the same port and key."""
 
     folder: Path
     port: int
     address: str = "127.0.0.1"
+    # A socket's path has 107 characters at most, which folders of tests use up.
+    sockets: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="mesh-")))
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -52,20 +76,35 @@ class Sshd:
         return log.read_text(errors="replace").count("Server listening") if log.exists() else 0
 
     def stop(self) -> None:
-        """The listener and every session of it."""
+        """The listener, which makes no more of them, and every session of it."""
         if self.process is None:
             return
+        self.process.send_signal(signal.SIGSTOP)
+        while state_of(Path(f"/proc/{self.process.pid}"))[1] not in "TZ":
+            time.sleep(0.01)
         for pid in descendants(self.process.pid):
             _kill(pid)
         self.process.kill()
         self.process.wait()
         self.process = None
 
+    def clear(self) -> None:
+        """The servers of tmux that are left, with what runs in them."""
+        for path in self.sockets.glob("tmux-*/*"):
+            subprocess.run(["tmux", "-S", str(path), "kill-server"], capture_output=True, check=False)
+        shutil.rmtree(self.sockets, ignore_errors=True)  # a server that ends takes its own away
+
     @property
     def known(self) -> str:
         key = (self.folder / "host.pub").read_text().split()
         name = self.address if self.port == 22 else f"[{self.address}]:{self.port}"
         return f"{name} {key[0]} {key[1]}"
+
+
+def state_of(process: Path) -> tuple[str, str]:
+    """Of a process's folder in /proc: its name, and the letter of its state. Raises OSError where it is gone."""
+    name, _, rest = (process / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+    return name, rest.split()[0]
 
 
 def _kill(pid: int) -> None:
@@ -106,7 +145,7 @@ def write_sshd(folder: Path, user_key: Path, address: str, port: int) -> Sshd:
     (folder / "sshd_config").write_text(
         f"Port {port}\nListenAddress {address}\nHostKey {folder}/host\nPidFile none\n"
         f"AuthorizedKeysFile {folder}/authorized\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-        f"SetEnv HOME={folder}/home PATH={folder}/home/bin:/usr/local/bin:/usr/bin:/bin TMUX_TMPDIR={folder}\n"
+        f"SetEnv HOME={folder}/home PATH={folder}/home/bin:/usr/local/bin:/usr/bin:/bin TMUX_TMPDIR={sshd.sockets}\n"
         "UsePAM no\nStrictModes no\nMaxSessions 50\nMaxStartups 100\nLogLevel VERBOSE\n"
     )
     return sshd
@@ -188,7 +227,7 @@ def marked(run: str) -> list[int]:
     for path in Path("/proc").glob("[0-9]*"):
         try:
             environment = (path / "environ").read_bytes()
-            state = (path / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+            state = state_of(path)[1]
         except OSError:
             continue
         if f"MESH_RUN={run}".encode() in environment.split(b"\0") and state != "Z":
@@ -201,23 +240,41 @@ def listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def kill_run(run: str) -> None:
+    """Every process of the run, as by the machine itself; returns when each has ended and holds no port any more."""
+    killed = set()
+    while left := marked(run):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= set(left)
+    while any(_ends(Path(f"/proc/{pid}")) for pid in killed):  # the environment is the first thing that goes
+        time.sleep(0.01)
+
+
+def _ends(process: Path) -> bool:
+    try:
+        return state_of(process)[1] != "Z" or len(list((process / "task").iterdir())) > 1
+    except OSError:
+        return False
+
+
 def kill_marked(folder: Path) -> None:
     """What a test that failed has left."""
     for ledger in folder.glob("launches/*/runs.jsonl"):
-        runs = {json.loads(line).get("run") for line in ledger.read_text().splitlines()}
-        for pid in [pid for run in runs if run is not None for pid in marked(run)]:
-            os.kill(pid, signal.SIGKILL)
+        for run in set(re.findall(r'"run":"([0-9A-Za-z-]+)"', ledger.read_text(errors="replace"))):
+            kill_run(run)
 
 
-def write_site(made: Site, key: Path, more: str = "") -> None:
-    """The configuration and the pinned keys. `more` are lines before its tables."""
+def write_site(made: Site, key: Path) -> None:
+    """The configuration and the pinned keys."""
     listed = ",\n".join(
         f'{{ name = "n{number}", ssh_ip = "{sshd.address}", ssh_port = {sshd.port}, rank = {number} }}'
         for number, sshd in enumerate(made.sshds)
     )
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     (made.folder / "launch.toml").write_text(
-        f'ssh_user = "{user}"\nssh_key_path = "{key}"\ndefault_port = {made.port}\n{more}'
+        f'ssh_user = "{user}"\nssh_key_path = "{key}"\ndefault_port = {made.port}\n'
         f'[[clusters]]\nname = "here"\nnodes = [{listed}]\n'
     )
     (made.folder / "known_hosts").write_text("".join(f"{sshd.known}\n" for sshd in made.sshds))
@@ -237,3 +294,5 @@ def site(folder: Path, nodes: int = 1) -> Iterator[Site]:
         for sshd in made.sshds:
             sshd.stop()
         kill_marked(folder)
+        for sshd in made.sshds:
+            sshd.clear()

@@ -22,12 +22,12 @@ from pathlib import Path
 
 import asyncssh
 
-from tests.sshd.hosts import Site, Sshd, free_port, make_user_key, write_site, write_sshd
+from tests.sshd.hosts import Site, Sshd, free_port, make_user_key, state_of, write_site, write_sshd
 
 UNSHARED = ("unshare", "-nm", "--pid", "--fork", "--kill-child", "--mount-proc")
 PORT = 30_000
 START_S = 60
-SILENCE_S = 12  # long enough for a server on a busy machine, short enough for a test to wait for
+SILENCE_S = 12  # short enough to wait for; a server that is merely busy may be silent for longer
 _DONE = "done-by-the-network"
 _OWN = ("bash", "sshd", "sshd-session", "sshd-auth", "unshare", "ip", "tail")  # what keeps a host, and lets in
 
@@ -68,6 +68,11 @@ class Network(Site):
             self.sh(f"ip link set v{host} up")
         else:
             self.sshds[host].start()
+
+    def soon_silent(self) -> None:
+        """Launchers from here on take a line for cut after less than they else would."""
+        config = self.folder / "launch.toml"
+        config.write_text(f"ssh_silence_s = {SILENCE_S}\n{config.read_text()}")
 
     def crash(self, host: int) -> None:
         self.cut(host)
@@ -113,7 +118,7 @@ class Network(Site):
                     there = os.readlink(path / "ns" / "pid") == self._inside[host]
                 else:
                     there = home in (path / "environ").read_bytes().split(b"\0")
-                name, state = _stat(path)
+                name, state = state_of(path)
                 if there and state != "Z" and name not in _OWN:
                     found[int(path.name)] = name
         return found
@@ -256,22 +261,18 @@ class Network(Site):
                 for pid in self.processes(host):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-
-
-def _stat(path: Path) -> tuple[str, str]:
-    text = (path / "stat").read_text(errors="replace")
-    name, _, rest = text.partition("(")[2].rpartition(")")
-    return name, rest.split()[0]
+        for server in self.sshds:
+            server.clear()
 
 
 @contextmanager
-def network(folder: Path, hosts: int, more: str = "") -> Iterator[Network]:
-    """Hosts n0, n1, ... of the cluster `here`. `more` are lines of the configuration, before its tables."""
+def network(folder: Path, hosts: int) -> Iterator[Network]:
+    """Hosts n0, n1, ... of the cluster `here`."""
     made = Network(folder)
     try:
         key = make_user_key(folder)
         made.open(hosts, key)
-        write_site(made, key, f"ssh_silence_s = {SILENCE_S}\n{more}")
+        write_site(made, key)
         yield made
     finally:
         made.close()

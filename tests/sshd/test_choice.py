@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,25 +25,19 @@ def busy(two: Site) -> Iterator[Site]:
         two.mesh("stop", name, "--drain-s", "1")
 
 
-def ports(site: Site) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    found = [sock.getsockname()[1] for sock in held]
-    for sock in held:
-        sock.close()
-    return found
-
-
 def served(site: Site, name: str, *argv: str) -> dict[str, Any]:
     done = site.mesh("serve", name, *argv, "--json")
     return dict(json.loads(done.stdout)) | {"err": done.stderr}
 
 
 def test_run_on_the_first_node_sends_the_next_to_the_second_and_then_none_is_left(busy: Site) -> None:
+    from tests.sshd.hosts import free_port
+
     first = served(busy, "one", "--solo")
     assert list(first["nodes"]) == ["n0"]
     config = busy.folder / "launch.toml"
     text = config.read_text()
-    other, third = ports(busy)
+    other, third = free_port(), free_port()
     config.write_text(text.replace(f"default_port = {busy.port}", f"default_port = {other}"))
     second = served(busy, "two", "--cluster", "auto")
     assert list(second["nodes"]) == ["n1"], second["err"]
@@ -64,13 +57,16 @@ def test_node_that_is_down_is_passed_over_where_another_does(busy: Site) -> None
     busy.sshds[0].start()
 
 
-FORCED = '#!/bin/sh\nprintf "%s\\036" "$SSH_ORIGINAL_COMMAND" >>"$HOME/commands"\nexec sh -c "$SSH_ORIGINAL_COMMAND"\n'
+FORCED = """#!/bin/sh
+printf %s "$SSH_ORIGINAL_COMMAND" >"$(mktemp "$HOME/commands/XXXXXXXX")"
+exec sh -c "$SSH_ORIGINAL_COMMAND"
+"""
 
 
 def run_there(site: Site) -> set[str]:
     """Every command that the node was given, by its own server."""
-    text = (site.sshds[0].folder / "home" / "commands").read_text()
-    return {shlex.split(one)[3] for one in text.split("\036") if one}
+    commands = (site.sshds[0].folder / "home" / "commands").iterdir()
+    return {shlex.split(path.read_text())[3] for path in commands}
 
 
 def test_every_command_that_touches_a_node_was_in_the_dry_run(one: Site) -> None:
@@ -82,9 +78,11 @@ def test_every_command_that_touches_a_node_was_in_the_dry_run(one: Site) -> None
     config.write_text(config.read_text() + f"ForceCommand {script}\n")
     one.sshds[0].stop()
     one.sshds[0].start()
+    commands = one.sshds[0].folder / "home" / "commands"
+    commands.mkdir()
     one.reference("ref", 'before_serve = ["true"]\nafter_stop = [{ command = "false", on_failure = "warn" }]')
     dry = json.loads(one.mesh("serve", "ref", "--dry-run", "--json").stdout)["steps"]
-    assert not (one.sshds[0].folder / "home" / "commands").exists()
+    assert list(commands.iterdir()) == []
     told = served(one, "ref")
     stop = json.loads(one.mesh("stop", "ref", "--dry-run", "--json").stdout)["steps"]
     launched = run_there(one)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 from pathlib import Path
@@ -12,17 +11,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mesh.launch.record import load_record
+from tests.sshd.engines import MEETING, shut
+from tests.sshd.following import ended, until
 from tests.support.tiny_gguf import write_tiny_gguf
 
 if TYPE_CHECKING:
-    import subprocess
-
     from tests.sshd.network import Network
 
 COMMIT = "1" * 40
 PLAIN = """
 import os, signal, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+MEETING
 while "--headless" in sys.argv: time.sleep(60)
 class H(BaseHTTPRequestHandler):
     def answer(self):
@@ -32,17 +32,18 @@ class H(BaseHTTPRequestHandler):
         self.wfile.write(body)
     do_GET = do_POST = answer
 HTTPServer(("0.0.0.0", int(sys.argv[sys.argv.index("--port") + 1])), H).serve_forever()
-"""
+""".replace("MEETING", MEETING)
 # Healthy, and never completes anything.
 WARMING = PLAIN.replace("self.send_response(200)", "self.send_response(200 if self.command == 'GET' else 503)")
 # Ignores TERM, and has a child in a session of its own that ignores it too.
 STUBBORN = PLAIN.replace(
-    'while "--headless"',
-    """signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    MEETING,
+    f"""
+signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGHUP, signal.SIG_IGN)
 if os.fork() == 0:
     os.setsid()
     while True: time.sleep(60)
-while "--headless\"""",
+{MEETING}""",
 )
 
 
@@ -61,17 +62,6 @@ def ranks(hosts: Network, name: str, program: str, more: str = "") -> None:
         f'served_model_name = "served"\nrequired_nodes = 2\ntensor_parallel_size = 2\n'
         f"entrypoint = {json.dumps([PYTHON, str(hosts.folder / f'{name}.py')])}\n{more}\n",
     )
-
-
-def until(process: subprocess.Popen[str], words: str) -> list[str]:
-    """What it said up to the line with these words."""
-    assert process.stderr is not None
-    said = []
-    for line in process.stderr:
-        said.append(line)
-        if words in line:
-            return said
-    raise AssertionError("".join(said))
 
 
 def closed_and_gone(hosts: Network, name: str) -> None:
@@ -122,9 +112,10 @@ def test_children_that_ignore_term_are_swept_on_every_host(two_hosts: Network) -
 
 @pytest.mark.parametrize("host", [0, 1], ids=["of-the-head", "of-a-worker"])
 def test_line_cut_in_the_middle_of_a_launch_leaves_the_run_open(two_hosts: Network, host: int) -> None:
+    two_hosts.soon_silent()
     ranks(two_hosts, "warming", WARMING)
     process = two_hosts.begin("serve", "warming", "--json")
-    with process:
+    with ended(process):
         until(process, "not ready yet: a completion")
         two_hosts.cut(host)
         out, rest = process.communicate()
@@ -141,24 +132,14 @@ def test_line_cut_in_the_middle_of_a_launch_leaves_the_run_open(two_hosts: Netwo
     closed_and_gone(two_hosts, "warming")
 
 
-# The stop of a host comes no further than this until the test says so.
-GATE = """#!/bin/sh
-case "$*" in *kill-server*) echo reached >"$HOME/reached"; cat "$HOME/gate" ;; esac
-exec "$(PATH=/usr/local/bin:/usr/bin:/bin command -v tmux)" "$@"
-"""
-
-
 def test_line_cut_in_the_middle_of_a_stop_leaves_the_run_open_and_names_the_node(two_hosts: Network) -> None:
     ranks(two_hosts, "plain", PLAIN)
     assert two_hosts.mesh("serve", "plain").returncode == 0
     home = two_hosts.sshds[1].folder / "home"
-    gate = home / "bin" / "tmux"
-    gate.write_text(GATE)
-    gate.chmod(0o755)
-    for name in ("reached", "gate"):
-        os.mkfifo(home / name)
+    gate = shut(home)
+    two_hosts.soon_silent()
     process = two_hosts.begin("stop", "plain", "--drain-s", "1", "--json")
-    with process:
+    with ended(process):
         assert (home / "reached").read_text() == "reached\n"
         two_hosts.cut(1)
         out, rest = process.communicate()
@@ -209,7 +190,7 @@ def test_host_that_is_down_is_named_and_nothing_starts_on_the_other(two_hosts: N
 def test_launcher_killed_in_the_middle_leaves_a_ledger_that_is_right(two_hosts: Network, after: str) -> None:
     ranks(two_hosts, "slow", WARMING, 'before_serve = ["true"]')
     process = two_hosts.begin("serve", "slow")
-    with process:
+    with ended(process):
         until(process, after)
         process.send_signal(signal.SIGKILL)
     if not (two_hosts.folder / "launches" / "slow" / "runs.jsonl").exists():

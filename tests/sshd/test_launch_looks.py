@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import asyncssh
 import psutil
 
+from tests.sshd.engines import MEETING
 from tests.sshd.following import ended
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ import sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 rank = sys.argv[sys.argv.index("--node-rank") + 1]
 print(f"rank {rank} is up", flush=True)
+MEETING
 if rank != "0":
     while True: time.sleep(60)
 class H(BaseHTTPRequestHandler):
@@ -35,7 +37,7 @@ class H(BaseHTTPRequestHandler):
     def log_message(self, *words): pass
     do_GET = do_POST = answer
 HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), H).serve_forever()
-"""
+""".replace("MEETING", MEETING)
 
 
 def ranked(site: Site, name: str = "both") -> dict[str, Any]:

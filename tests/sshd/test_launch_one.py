@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import asyncssh
 
 from mesh.launch.record import load_record
+from tests.sshd.engines import shut
+from tests.sshd.following import ended, until
 from tests.support.tiny_gguf import write_tiny_gguf
 
 if TYPE_CHECKING:
@@ -43,14 +45,14 @@ DYING = "import sys; print('no such model file', file=sys.stderr); sys.exit(3)\n
 def gone(one: Site, run: str) -> bool:
     from tests.sshd.hosts import listening, marked
 
-    env = {**os.environ, "TMUX_TMPDIR": str(one.sshds[0].folder)}
+    env = {**os.environ, "TMUX_TMPDIR": str(one.sshds[0].sockets)}
     session = subprocess.run(["tmux", "-L", f"mesh-{run}", "has-session"], capture_output=True, check=False, env=env)
     return not marked(run) and not listening(one.port) and session.returncode != 0
 
 
 def opened(one: Site, name: str) -> str:
     lines = (one.folder / "launches" / name / "runs.jsonl").read_text().splitlines()
-    return str(next(json.loads(line)["run"] for line in lines if json.loads(line)["event"] == "opened"))
+    return str([json.loads(line)["run"] for line in lines if json.loads(line)["event"] == "opened"][-1])
 
 
 def test_launch_is_ready_when_it_answers_and_stopped_when_nothing_is_left(one: Site) -> None:
@@ -130,11 +132,18 @@ def test_engine_and_child_that_ignore_term_are_swept(one: Site) -> None:
     assert gone(one, told["run"])
 
 
-def test_health_without_a_completion_is_not_ready_and_is_stopped_again(one: Site) -> None:
+def test_health_without_a_completion_is_not_ready_and_a_launch_that_is_given_up_is_stopped_again(one: Site) -> None:
     one.script("warming", WARMING)
-    done = one.mesh("serve", "warming", "--ready-s", "2")
+    process = one.begin("serve", "warming")
+    with ended(process):
+        until(process, "not ready yet: a completion ends in status 503")
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+    assert gone(one, opened(one, "warming"))
+    assert one.closed("warming")["how"] == "cancelled"
+    done = one.mesh("serve", "warming", "--ready-s", "1")
     assert done.returncode == 3
-    assert "not ready yet: a completion ends in status 503" in done.stderr
+    assert "not ready within 1 s: " in done.stderr
     assert gone(one, opened(one, "warming"))
     assert one.closed("warming")["how"] == "not-ready"
 
@@ -168,16 +177,15 @@ def test_llama_cpp_backend_is_launched_from_a_pinned_recipe(one: Site) -> None:
 
 
 def test_engine_that_dies_while_it_is_followed_closes_its_run(one: Site) -> None:
-    from tests.sshd.hosts import marked
+    from tests.sshd.hosts import kill_run
 
     one.reference()
     process = one.begin("serve", "ref", "--follow", "--probe-s", "1")
     assert process.stderr is not None
-    with process:
-        next(line for line in process.stderr if line.startswith("ready: "))
+    with ended(process):
+        until(process, "ready: ")
         run = opened(one, "ref")
-        for pid in marked(run):
-            os.kill(pid, signal.SIGKILL)
+        kill_run(run)
         rest = process.stderr.read()
         assert process.wait() == 3, rest
     assert "the engine died on n0" in rest
@@ -223,11 +231,14 @@ def test_port_that_is_taken_is_no_place_for_an_engine(one: Site) -> None:
 def test_stop_that_is_killed_leaves_the_run_open_and_can_be_run_again(one: Site) -> None:
     one.script("stubborn", STUBBORN)
     told = json.loads(one.mesh("serve", "stubborn", "--json").stdout)
+    home = one.sshds[0].folder / "home"
+    gate = shut(home)
     process = one.begin("stop", "stubborn", "--drain-s", "1")
-    assert process.stderr is not None
-    with process:
-        next(line for line in process.stderr if "swept" in line)
+    with ended(process):
+        assert (home / "reached").read_text() == "reached\n"
         process.send_signal(signal.SIGKILL)
+    gate.unlink()
+    (home / "gate").write_text("")
     assert one.events("stubborn")[-1] == "stopping"
     assert one.mesh("stop", "stubborn", "--drain-s", "1").returncode == 0
     assert gone(one, told["run"])
@@ -248,12 +259,11 @@ def test_node_that_is_gone_leaves_the_run_open_and_inconclusive(one: Site) -> No
 
 
 def test_engine_that_was_killed_is_stale_and_its_port_with_another_model_differs(one: Site) -> None:
-    from tests.sshd.hosts import marked
+    from tests.sshd.hosts import kill_run
 
     one.reference()
     told = json.loads(one.mesh("serve", "ref", "--json").stdout)
-    for pid in marked(told["run"]):
-        subprocess.run(["kill", "-KILL", str(pid)], check=False)
+    kill_run(told["run"])
     assert one.status("ref")["state"] == "stale"
     assert one.mesh("stop", "ref").returncode == 0
     assert one.closed("ref")["verified"] is True

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mesh.launch.record import load_record
+from tests.sshd.engines import MEETING
 
 if TYPE_CHECKING:
     from tests.sshd.hosts import Site
@@ -20,7 +21,7 @@ COMMIT = "1" * 40
 DIGEST = "sha256:" + "a" * 64
 # Writes its arguments down, and answers as docker does to what is asked of it; `ps` lists a container once one ran.
 DOCKER = r"""#!/bin/sh
-for a in "$@"; do printf '%s\037' "$a"; done >>"$HOME/docker.log"; echo >>"$HOME/docker.log"
+us=$(printf '\037'); line=; for a in "$@"; do line=$line$a$us; done; printf '%s\n' "$line" >>"$HOME/docker.log"
 case "$1 $2" in
   "image inspect") cat "$HOME/image" ;;
   "run -d") touch "$HOME/running"; echo c0ffee ;;
@@ -123,6 +124,7 @@ def test_rank_without_the_model_names_its_node_and_how_to_get_it(two: Site) -> N
 ENGINE = """
 import sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+MEETING
 if "--headless" in sys.argv:
     while True: time.sleep(60)
 class H(BaseHTTPRequestHandler):
@@ -133,7 +135,7 @@ class H(BaseHTTPRequestHandler):
         self.wfile.write(body)
     do_GET = do_POST = answer
 HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), H).serve_forever()
-"""
+""".replace("MEETING", MEETING)
 
 
 def test_ranks_start_together_and_a_stop_names_the_node_that_it_could_not_see(two: Site) -> None:
