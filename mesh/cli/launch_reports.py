@@ -147,7 +147,7 @@ def _of_run(told: Told, config: Loaded, root: Path, *, live: bool) -> None:
 
     async def look() -> None:
         login = login_of(config)
-        status = await status_of(run, login)
+        status = await status_of(run, login, RunLedger(root / told.name))
         told.state, told.why = status.state, status.why
         async with Hosts(login, nodes_of(run)) as hosts:
             seen = await observe(hosts, run, kept)
