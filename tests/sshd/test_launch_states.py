@@ -159,7 +159,7 @@ def test_rc_08_of_two_starters_that_find_a_stale_lock_one_launches_and_it_is_rec
     folder.mkdir(parents=True)
     (folder / LOCK_FILE).write_text(json.dumps({**Holder.this().to_map(), "pid": NOBODY}))
     starters = [one.begin("serve", "ref") for _ in range(2)]
-    ends = [(starter.communicate(timeout=240)[1], starter.returncode) for starter in starters]
+    ends = [(starter.communicate(timeout=600)[1], starter.returncode) for starter in starters]
     assert sorted(code for _, code in ends) == [0, 3], ends
     (lost,) = (said for said, code in ends if code)
     assert "another launcher is at work on it" in lost or "is open; stop it" in lost
