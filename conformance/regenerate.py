@@ -47,6 +47,7 @@ GROUPS: tuple[str, ...] = (
     "identity_route",
     "postcard",
     "blueprint",
+    "blueprint_verify",
     "audit",
     "launch",
 )

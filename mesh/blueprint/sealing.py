@@ -38,7 +38,7 @@ class SignatureBlock:
         if not data:
             raise SignerError("blueprint: not signed")
         count = data[0]
-        if not 0 < count <= MAX_CHAIN:
+        if count not in range(1, MAX_CHAIN + 1):
             raise SignerError(f"signature block: {count} certificates, expected 1 to {MAX_CHAIN}")
         body_at = 1 + count * CERTIFICATE_BYTES
         at = body_at + SIGNATURE_BYTES + 2

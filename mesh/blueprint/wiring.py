@@ -269,7 +269,7 @@ class Wiring:
 
     def _made(self, blocks: Sequence[str]) -> Circuit:
         """With the formats that are used, in order, and everything by its place."""
-        used = {format_ for _, _, format_, *_ in self._nodes} | {edge[2] for edge in self._edges}
+        used = {format_ for _, _, format_, *_ in self._nodes}
         used |= set(self._tensor_formats.values()) | ({self._numerics.cache} if self._states else set())
         names = [name for name in self._names if name in used]
         place = {name: number for number, name in enumerate(names)}

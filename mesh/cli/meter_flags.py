@@ -55,7 +55,10 @@ def gpus(text: str) -> tuple[int | str, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and 0 < len(part) <= 80 for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of cards: numbers or UUIDs, or none")
-    return tuple(int(part) if part.isdigit() and len(part) < 5 else part for part in parts)
+    cards = tuple(int(part) if part.isdigit() and len(part) < 5 else part for part in parts)
+    if len(set(cards)) != len(cards):
+        raise argparse.ArgumentTypeError(f"{text!r} names a card twice")
+    return cards
 
 
 def flagged(args: argparse.Namespace, *, cpu_watts_u: int | None, calibration: Path | None = None) -> MeterSpec:
@@ -117,6 +120,8 @@ def _calibrated(spec: MeterSpec, path: Path | None) -> MeterSpec:
 
 def checked(spec: MeterSpec) -> MeterSpec:
     """Raises UsageError where two of the meters would count the same energy."""
+    if isinstance(spec.nvml, tuple) and len(set(spec.nvml)) != len(spec.nvml):
+        raise UsageError("nvml names a card twice")
     if spec.cpu_watts_u is not None and spec.rapl is not None:
         raise UsageError("cpu watts and rapl both count what the processor spends, and receipts would add the two up")
     return spec

@@ -35,7 +35,7 @@ def add(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> argpars
     )
     parser.add_argument("--by", type=_keys, default=("model",), metavar="KEY,...", help=f"of {', '.join(KEYS)} (model)")
     parser.add_argument("--price", type=_factor, metavar="P", help="of a kWh, in any currency")
-    parser.add_argument("--pue", type=_factor, metavar="R", help="the facility's energy over that of the machines")
+    parser.add_argument("--pue", type=_pue, metavar="R", help="the facility's energy over that of the machines")
     parser.add_argument("--grid", type=_factor, metavar="G", help="grams of CO2e of a kWh")
     parser.add_argument("--csv", action="store_true", help="print comma-separated values")
     parser.add_argument("--svg", metavar="FILE", help="also draw it; FILE must not exist")
@@ -57,6 +57,13 @@ def _factor(text: str) -> Decimal:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if not value.is_finite() or not 0 < value <= _MAX_FACTOR:
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most {_MAX_FACTOR}")
+    return value
+
+
+def _pue(text: str) -> Decimal:
+    value = _factor(text)
+    if value < 1:  # the machines are in the facility
+        raise argparse.ArgumentTypeError(f"{text!r} is below 1, less than the machines alone")
     return value
 
 

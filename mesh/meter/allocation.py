@@ -25,14 +25,14 @@ Where the rule has to choose:
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from mesh.errors import MeterError
 from mesh.meter.figure import absent, figure
 from mesh.meter.protocol import Domain, Reading, is_reason
-from mesh.meter.sharing import Counter, Row, Share
+from mesh.meter.sharing import Counter, Cover, Pool, Row, Share
 from mesh.schema.checkpoint import DomainTotals
 from mesh.schema.energy import Energy
 from mesh.schema.limits import MAX_SOURCES, MAX_UINT
@@ -60,24 +60,27 @@ class Counted:
     fault: str | None
 
 
-_Serve = tuple[int, list[Share]]  # when it began, and its shares by domain
-
-
 class Allocation:
     """The books of the running epoch and of the last ended ones. `draw` gives a new epoch id, 16 random bytes. Not
     thread-safe. Raises MeterError where two domains have one name or there are more than a receipt can hold."""
 
     def __init__(self, domains: Iterable[Domain], draw: Callable[[], bytes]) -> None:
         self._counters: dict[str, Counter] = {}
+        # The figures told at the present reading: all who began and ended at the same two hold the same.
+        self._told: dict[tuple[Share, ...], Energy] = {}
+        pools: dict[frozenset[str] | None, list[Counter]] = defaultdict(list)
         for domain in sorted(domains, key=lambda domain: domain.name):
             if domain.name in self._counters:
                 raise MeterError(f"meter domain {domain.name!r}: two meters have a domain of this name")
-            self._counters[domain.name] = Counter(domain)
+            alike = pools[domain.engines]
+            self._counters[domain.name] = counter = Counter(domain, len(alike))
+            alike.append(counter)
         if len(self._counters) > MAX_SOURCES:
             raise MeterError(f"meters: {len(self._counters)} domains, a receipt holds at most {MAX_SOURCES}")
+        self._pools = {engines: Pool(counters, self._told) for engines, counters in pools.items()}
         self._draw = draw
         self._epoch = draw()
-        self._serves: dict[bytes, _Serve] = {}
+        self._serves: dict[bytes, tuple[int, Cover]] = {}  # when they began, and where they count
         self._unsealed: dict[bytes, Energy] = {}
         self._ended: deque[tuple[bytes, dict[str, Row]]] = deque(maxlen=KEPT_EPOCHS)
 
@@ -88,9 +91,13 @@ class Allocation:
         """Serves active now."""
         return len(self._serves)
 
-    def covering(self, recipe_id: str) -> tuple[str, ...]:
-        """The domains that count this engine's work."""
-        return tuple(name for name, counter in self._counters.items() if counter.domain.covers(recipe_id))
+    def cover(self, recipe_id: str) -> Cover:
+        """What counts this engine's work. No pool where nothing does."""
+        return Cover([pool for engines, pool in self._pools.items() if engines is None or recipe_id in engines])
+
+    def began(self, serve_id: bytes) -> tuple[int, Cover] | None:
+        """When an active serve began, and what counts it."""
+        return self._serves.get(serve_id)
 
     def tick(self, readings: Iterable[Reading]) -> None:
         """Take one reading of every domain. A domain that is not among them could not be read."""
@@ -107,48 +114,33 @@ class Allocation:
             elif reading.reset or uj < counter.row.last_uj:
                 resets.append((counter, reading, uj))
             else:
-                counter.advance(counter.row, uj, reading.at_ns, gap=reading.gap or counter.fault is not None)
+                pool = self._pools[counter.domain.engines]
+                gap = reading.gap or counter.fault is not None
+                counter.advance(counter.row, uj, reading.at_ns, pool, gap=gap)
         if resets:
             # After the readings that continue their counters: what those counted still belongs to the old epoch.
             self._end_epoch()
             for counter, reading, uj in resets:
                 counter.row = Row(uj, uj)
                 counter.seen(reading.at_ns)
-        for counter in self._counters.values():
-            counter.turn()
+        self._told.clear()
+        for pool in self._pools.values():
+            pool.turn()
 
-    def begin(self, serve_id: bytes, domains: Sequence[str], at_ns: int) -> None:
-        """Count a serve as active in `domains` from the latest tick on. `at_ns` is for its span alone."""
-        for name in domains:
-            counter = self._counters[name]
-            if counter.together:  # those were so without it
-                counter.note_crowd(counter.together)
-        self._open(serve_id, domains, at_ns)
-
-    def _open(self, serve_id: bytes, domains: Sequence[str], at_ns: int) -> list[Share]:
+    def begin(self, serve_id: bytes, cover: Cover, at_ns: int, between: bool = False) -> bool:
+        """Count a serve as active from the latest tick on. `at_ns` is for its span alone. `between` two ticks, the
+        latest of which is no older than the cover's `slack_ns`: False where it was no good, and then nothing has
+        begun."""
         if serve_id in self._serves or serve_id in self._unsealed:
             raise MeterError(f"serve {serve_id.hex()}: began twice")
-        counters = self._counters
-        shares = [counters[name].open_share(serve_id) for name in (domains if len(domains) == 1 else sorted(domains))]
-        self._serves[serve_id] = at_ns, shares
-        return shares
-
-    def slack_ns(self, domains: Sequence[str]) -> int:
-        """How old the latest tick may be to stand for one taken now."""
-        return min(self._counters[name].domain.resolution_ns for name in domains) // 4
-
-    def begin_between(self, serve_id: bytes, domains: Sequence[str], at_ns: int) -> bool:
-        """The same between two ticks, the latest of which is no older than `slack_ns`. False where it was no good, and
-        then nothing has begun."""
-        counters = self._counters
-        for name in domains:
-            if counters[name].fault is not None:
-                return False
-        for share in self._open(serve_id, domains, at_ns):
-            counter = share.counter
-            sharers = len(counter.active)
-            if sharers > 1:
-                counter.together = sharers
+        pools = cover.pools
+        if between:
+            for pool in pools:
+                if pool.fault is not None:
+                    return False
+        for pool in pools:
+            pool.join(serve_id, between)
+        self._serves[serve_id] = at_ns, cover
         return True
 
     def guard_ns(self, serve_id: bytes) -> int:
@@ -158,47 +150,51 @@ class Allocation:
         if serve is None:
             return 0
         guard_ns = 0
-        for share in serve[1]:
-            counter = share.counter
-            if not share.guarded or counter.domain.modelled or len(counter.active) > 1 or share.peak > 1:
+        for pool in serve[1].pools:
+            start = pool.active[serve_id]
+            if not start.guarded or pool.modelled or len(pool.active) > 1 or pool.peak_since(start.crowd) > 1:
                 return 0
-            guard_ns = max(guard_ns, counter.domain.resolution_ns)
+            guard_ns = max(guard_ns, pool.resolution_ns)
         return guard_ns
 
-    def end_between(self, serve_id: bytes, at_ns: int, *, keep: bool = True) -> Energy | None:
-        """`end` between two ticks, the latest of which is no older than `slack_ns`. None where it was no good, or where
-        a guard interval is to be waited for, and then nothing has ended."""
+    def end_between(self, serve_id: bytes, at_ns: int, age_ns: float = -1, keep: bool = True) -> Energy | None:
+        """`end` between two ticks, the latest of which is `age_ns` old. None where that is too old, where it was no
+        good, or where a guard interval is to be waited for, and then nothing has ended."""
         serve = self._serves.get(serve_id)
-        if serve is None:
+        if serve is None or age_ns > serve[1].slack_ns:
             return None
-        shares, waits = serve[1], keep
-        for share in shares:
-            if share.counter.fault is not None:
+        for pool in serve[1].pools:
+            if pool.fault is not None or (keep and pool.active[serve_id].guarded and self.guard_ns(serve_id)):
                 return None
-            waits = waits and share.guarded
-        if waits and self.guard_ns(serve_id):
-            return None
-        for share in shares:
-            counter = share.counter
-            if counter.crowd_new and (sharers := len(counter.active)) > 1:
-                counter.note_crowd(sharers)
-        return self.end(serve_id, at_ns, keep=keep, guarded=False)
+        return self._end(serve_id, at_ns, keep, False, True)
 
     def end(self, serve_id: bytes, at_ns: int, *, keep: bool = True, guarded: bool = True) -> Energy:
         """End a serve at the latest tick and give its figure, held as open until `sealed`. Without `keep` there is none
         and its share is unattributed. `guarded`: the time of `guard_ns` passed with nobody else coming."""
-        began_ns, shares = self._serves.pop(serve_id)
+        return self._end(serve_id, at_ns, keep, guarded, False)
+
+    def _end(self, serve_id: bytes, at_ns: int, keep: bool, guarded: bool, between: bool) -> Energy:
+        began_ns, cover = self._serves.pop(serve_id)
         span_ns = at_ns - began_ns if at_ns > began_ns else 0
-        for share in shares:
-            share.counter.close_share(serve_id, at_ns)
-        energy = figure(shares, span_ns, self._epoch, guarded) if keep else absent("abandoned", span_ns)
+        shares: tuple[Share, ...] = ()
+        for pool in cover.pools:
+            shares += (pool.leave(serve_id, at_ns, between),)
+        told = None if guarded or not keep or span_ns < cover.twice_ns else self._told.get(shares)
+        if told is not None:
+            energy = told.lasting(span_ns)
+        elif keep:
+            energy = figure(cover, shares, span_ns, self._epoch, guarded)
+            if not guarded and span_ns >= cover.twice_ns and energy.covered_ns is None:
+                self._told[shares] = energy
+        else:
+            energy = absent("abandoned", span_ns)
         if energy.uj is not None:
             self._unsealed[serve_id] = energy
             return energy
-        for share in shares:
-            row = share.counter.row
-            if row is not None:
-                row.unattributed_uj += share.held_uj
+        for pool, share in zip(cover.pools, shares, strict=True):
+            for counter, uj in zip(pool.counters, pool.held_uj(share), strict=True):
+                if counter.row is not None:
+                    counter.row.unattributed_uj += uj
         return energy
 
     def sealed(self, serve_id: bytes) -> None:
@@ -248,9 +244,10 @@ class Allocation:
                 for source in energy.sources:
                     held[source.domain] += source.uj
         if epoch == self._epoch:
-            for name in rows:
-                counter = self._counters[name]
-                held[name] += sum(share.held_uj for share in counter.active.values())
+            for pool in self._pools.values():
+                for counter, uj in zip(pool.counters, pool.all_held_uj(), strict=True):
+                    if counter.row is not None:
+                        held[counter.domain.name] += uj
         domains = [
             DomainTotals(
                 domain=name,
@@ -265,11 +262,11 @@ class Allocation:
         return EpochTotals(epoch, domains)
 
     def _end_epoch(self) -> None:
-        for counter in self._counters.values():
-            for share in counter.active.values():
+        for pool in self._pools.values():
+            for counter, uj in zip(pool.counters, pool.all_held_uj(), strict=True):
                 if counter.row is not None:
-                    counter.row.unattributed_uj += share.held_uj
-                share.end_epoch()
+                    counter.row.unattributed_uj += uj
+            pool.end_epoch()
         self._ended.append((self._epoch, self._rows()))
         for counter in self._counters.values():
             if counter.row is not None:

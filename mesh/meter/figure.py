@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mesh.meter.sharing import Share
+from mesh.meter.sharing import Counter, Cover, Share, Start
 from mesh.schema.energy import BASES, WITHOUT_FIGURE, Energy, EnergySource
 
 RULE = "equal/1"
@@ -25,47 +25,51 @@ def absent(reason: str, span_ns: int | None = None) -> Energy:
     return Energy.of(basis="absent", sources=[], reason=reason, span_ns=span_ns)
 
 
-def _basis(share: Share, span_ns: int, guarded: bool) -> tuple[int, str | None]:
+def _basis(counter: Counter, start: Start, span_ns: int, alone: bool) -> tuple[int, str | None]:
     """Its place among the bases, and the reason why there is no figure."""
-    counter, opened = share.counter, share.opened
-    row = counter.row
-    if share.fault is not None or row is None:
-        return _ABSENT, share.fault or "no-reading"
-    if span_ns < counter.twice_ns or counter.last_ns - opened.ns < counter.twice_ns:
+    row, where = counter.row, counter.place
+    fault = counter.fault if start.faults is None else start.faults[where] or counter.fault
+    if fault is not None or row is None:
+        return _ABSENT, fault or "no-reading"
+    twice_ns = 2 * counter.domain.resolution_ns
+    if span_ns < twice_ns or counter.last_ns - start.ns[where] < twice_ns:
         return _UNRESOLVED, "span-under-resolution"
-    if row.last_uj == opened.uj:
+    if row.last_uj == start.uj[where]:
         return _UNRESOLVED, "counter-still"
     if counter.domain.modelled:
         return _MODELLED, None
-    alone = guarded and share.guarded and share.peak == 1 and counter.gap_ns == opened.gap_ns
-    return (_MEASURED if alone else _ALLOCATED), None
+    return (_MEASURED if alone and counter.gap_ns == start.gap_ns[where] else _ALLOCATED), None
 
 
-def figure(shares: Sequence[Share], span_ns: int, epoch: bytes, guarded: bool) -> Energy:
-    """The weakest basis among the domains; of several as weak, the first one's reason."""
-    if not shares:
-        return absent("no-meter", span_ns)
-    weakest, reason, peak, gap_ns, window_uj = -1, None, 1, 0, 0
-    for share in shares:
-        counter, opened = share.counter, share.opened
-        basis, why = _basis(share, span_ns, guarded)
+def figure(cover: Cover, shares: Sequence[Share], span_ns: int, epoch: bytes, guarded: bool) -> Energy:
+    """The weakest basis among the domains; of several as weak, the first one's reason. `shares` are by pool."""
+    peak = 1
+    for pool, (start, _) in zip(cover.pools, shares, strict=True):
+        guarded = guarded and start.guarded
+        if (most := pool.peak_since(start.crowd)) > peak:
+            peak = most
+    alone = guarded and peak == 1
+    weakest, reason, gap_ns, window_uj, total_uj = -1, None, 0, 0, 0
+    sources: list[EnergySource] = []
+    for at, counter in cover.places:
+        (start, extra), place = shares[at], counter.place
+        basis, why = _basis(counter, start, span_ns, alone)
         if basis > weakest:
             weakest, reason = basis, why
         if (row := counter.row) is not None:
-            window_uj += row.last_uj - opened.uj
-        if (missed_ns := counter.gap_ns - opened.gap_ns) > gap_ns:
+            window_uj += row.last_uj - start.uj[place]
+        if (missed_ns := counter.gap_ns - start.gap_ns[place]) > gap_ns:
             gap_ns = missed_ns
-        if counter.crowds != share.crowd and (most := share.peak) > peak:
-            peak = most
+        held_uj = counter.each - start.each[place] + (0 if extra is None else extra[place])
+        total_uj += held_uj
+        sources.append(counter.source_of(held_uj))
     told: dict[str, Any] = {"span_ns": span_ns}
-    if reason is not None:
-        if weakest == _ABSENT:
-            return absent(reason, span_ns)
-        told["reason"] = reason
+    if reason is None:
+        told["epoch"], told["sources"], told["uj"] = epoch, sources, total_uj
+    elif weakest == _ABSENT:
+        return absent(reason, span_ns)
     else:
-        told["epoch"] = epoch
-        told["sources"] = sources = [share.counter.source_of(share.held_uj) for share in shares]
-        told["uj"] = sources[0].uj if len(sources) == 1 else sum(source.uj for source in sources)
+        told["reason"] = reason
     if peak > 1 or weakest == _ALLOCATED:
         told["rule"], told["window_uj"], told["peak_sharers"] = RULE, window_uj, peak
     if gap_ns:

@@ -14,15 +14,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from mesh.meter.allocation import Allocation, Counted, EpochTotals
+from mesh.meter.asking import LATE, Answer, Ask, Figure, deliver, resolve
 from mesh.meter.clock import Sleep, boottime_beside
 from mesh.meter.figure import absent
 from mesh.meter.looking import Look, TooLate
 from mesh.meter.protocol import EnergyMeter, Reading
+from mesh.meter.sharing import Cover
 from mesh.schema.energy import Energy
 
 __all__ = ["Counted", "EpochTotals", "Metering"]
@@ -34,32 +35,6 @@ _log = logging.getLogger(__name__)
 
 
 _LOOKS = 2  # the one that was under way may have begun before anybody asked; the next one did not
-
-_NEVER: tuple[int | None, str | None, int] = (None, "not-begun", 0)
-
-
-class _Late:
-    """No reading came in time."""
-
-
-_LATE = _Late()
-_Figure = Energy | _Late | None
-
-
-@dataclass(slots=True)
-class _Ask:
-    """`future` gets the Energy of an `end`, None of a `begin` and a `look`; a `discard` has nobody waiting."""
-
-    what: Literal["begin", "end", "discard", "look"]
-    serve_id: bytes
-    at_ns: int
-    domains: tuple[str, ...] = ()
-    keep: bool = True
-    future: asyncio.Future[_Figure] | None = None
-    guard_until_ns: int = 0
-
-
-_Answer = tuple["asyncio.Future[_Figure]", "_Figure"]
 
 
 class Metering:
@@ -87,19 +62,21 @@ class Metering:
         self._sleep = Sleep(self._boot_ns)  # the thread's own
         self._allocation = Allocation((domain for _, domains in self._meters for domain in domains), lambda: random(16))
         self._books = threading.Lock()  # guards the allocation; held for microseconds, never while a meter is read
-        self._wake = threading.Condition()  # guards what follows
-        self._asks: list[_Ask] = []
+        self._bell = threading.Lock()  # held but for when it rings for the thread: cheaper by far than a Condition
+        self._bell.acquire()
+        self._wake = threading.Lock()  # guards what follows
+        self._asks: list[Ask] = []
         self._state: Literal["new", "running", "closed"] = "new"
         self._reading_since: float | None = None
         self._thread: threading.Thread | None = None
         self._thread_ended = False
-        self._guarding: list[_Ask] = []  # the thread's own: ends that wait for their guard interval
+        self._guarding: list[Ask] = []  # the thread's own: ends that wait for their guard interval
         self._broken: set[int] = set()  # the thread's own: meters whose failure was logged
         self._ticked_ns = -math.inf  # when the latest reading began, by the clock that runs on while the machine sleeps
-        self._stirred = False  # whether a serve began since then that it did not wake the thread for
-        self._covering: dict[str, tuple[tuple[str, ...], int]] = {}  # an engine's domains, and their slack
+        self._stirred = False  # whether the thread knows of a serve, or has been woken for one
+        self._covers: dict[str, Cover] = {}  # by engine
         self._look: Look | None = None
-        self._open: dict[bytes, tuple[int, str | None, int]] = {}  # begun when, why there will be no figure, and slack
+        self._missed: dict[bytes, tuple[int, str]] = {}  # those that count nowhere: begun when, and why
 
     def start(self) -> None:
         """Start reading. Once."""
@@ -118,7 +95,7 @@ class Metering:
             if self._state == "closed":
                 return
             self._state = "closed"
-            self._wake.notify_all()
+            self._ring()
         if self._thread is not None:
             self._thread.join(PATIENCE_S)
             if self._thread.is_alive():
@@ -130,61 +107,78 @@ class Metering:
     async def begin(self, serve_id: bytes, recipe_id: str) -> None:
         """Count the serve as active from a reading taken now. Never raises: where nothing can be counted, `end` says
         why."""
-        covering = self._covering.get(recipe_id)
-        if covering is None:
-            domains = self._allocation.covering(recipe_id)
-            covering = domains, self._allocation.slack_ns(domains) if domains else 0
-            self._covering[recipe_id] = covering
-        domains, slack_ns = covering
+        cover = self._covers.get(recipe_id)
+        if cover is None:
+            cover = self._covers[recipe_id] = self._allocation.cover(recipe_id)
         now_ns = self._now_ns()
-        fault = "no-meter" if not domains else self._unable()
-        self._open[serve_id] = (now_ns, fault, slack_ns)
+        if self._begun(serve_id, cover, now_ns, self._boot_ns() - self._ticked_ns):
+            return
+        fault = self._unable() if cover.pools else "no-meter"
         if fault is not None:
+            self._missed[serve_id] = (now_ns, fault)
             return
         try:
-            # A guard interval that this breaks is somebody's answer that waits no longer: the thread has to know.
-            if slack_ns and (self._fresh(slack_ns) or (await self._seen(slack_ns) and self._unable() is None)):
-                with self._books:  # under which the thread sets what it guards
-                    begun = not self._guarding and self._allocation.begin_between(serve_id, domains, now_ns)
-                if begun:
-                    if not self._stirred:
-                        self._stir()
-                    return
-            if await self._ask(_Ask("begin", serve_id, now_ns, domains)) is _LATE:
+            if cover.slack_ns > 0 and await self._seen(cover.slack_ns) and self._begun(serve_id, cover, now_ns, 0):
+                return
+            if await self._ask(Ask("begin", serve_id, now_ns, cover)) is LATE:
                 raise TooLate
         except TooLate:
-            self._open[serve_id] = (now_ns, "meter-late", 0)
-        except asyncio.CancelledError:
-            self._open.pop(serve_id, None)
-            raise
+            self._missed[serve_id] = (now_ns, "meter-late")
+
+    def _begun(self, serve_id: bytes, cover: Cover, now_ns: int, age_ns: float) -> bool:
+        """Whether the latest reading, of that age, was good enough to begin with."""
+        if age_ns > cover.slack_ns or self._state != "running":
+            return False
+        with self._books:  # under which the thread sets what it guards
+            # A guard interval that this breaks is somebody's answer that waits no longer: the thread has to know.
+            if self._guarding or not self._allocation.begin(serve_id, cover, now_ns, True):
+                return False
+        if not self._stirred:
+            self._stir()
+        return True
 
     async def end(self, serve_id: bytes, *, keep: bool = True) -> Energy:
         """The serve's figure, from a reading taken now. It stays open in `totals` until `sealed` or `discard`. Without
         `keep` (interrupted, abandoned) there is no figure, and what it held is unattributed."""
-        began_ns, fault, slack_ns = self._open.pop(serve_id, _NEVER)
         now_ns = self._now_ns()
-        if fault is None:
-            fault = self._unable()
-        if fault is None:
-            energy: _Figure
-            try:
-                if slack_ns and (self._fresh(slack_ns) or await self._seen_by_end(serve_id, slack_ns, keep)):
-                    with self._books:
-                        ended = self._allocation.end_between(serve_id, now_ns, keep=keep)
-                    if ended is not None:
-                        return ended
-            except TooLate:
-                self._put(_Ask("discard", serve_id, now_ns))
-                energy = _LATE
-            except asyncio.CancelledError:
-                self._put(_Ask("discard", serve_id, now_ns))
-                raise
-            else:
-                energy = await self._ask(_Ask("end", serve_id, now_ns, keep=keep))
-            if isinstance(energy, Energy):
-                return energy
-            fault = "meter-late" if energy is _LATE else "meter-stopped"
-        return absent(fault, None if began_ns is None else max(0, now_ns - began_ns))
+        if self._state == "running":
+            with self._books:
+                age_ns = self._boot_ns() - self._ticked_ns
+                ended = self._allocation.end_between(serve_id, now_ns, age_ns, keep)
+            if ended is not None:
+                return ended
+        if serve_id in self._missed:
+            began_ns, fault = self._missed.pop(serve_id)
+            return absent(fault, max(0, now_ns - began_ns))
+        with self._books:
+            began = self._allocation.began(serve_id)
+        if began is None:
+            return absent("not-begun")
+        energy = await self._ended(serve_id, began[1].slack_ns, now_ns, keep)
+        if isinstance(energy, Energy):
+            return energy
+        return absent("meter-late" if energy is LATE else "meter-stopped", max(0, now_ns - began[0]))
+
+    async def _ended(self, serve_id: bytes, slack_ns: int, now_ns: int, keep: bool) -> Figure:
+        """The figure from the next reading; None where there will be no more."""
+        why = self._unable()
+        if why == "meter-stopped":
+            return None
+        try:
+            if why is not None:
+                raise TooLate
+            if slack_ns > 0 and await self._seen_by_end(serve_id, slack_ns, keep):
+                with self._books:
+                    ended = self._allocation.end_between(serve_id, now_ns, -1, keep)
+                if ended is not None:
+                    return ended
+        except TooLate:
+            self._put(Ask("discard", serve_id, now_ns))
+            return LATE
+        except asyncio.CancelledError:
+            self._put(Ask("discard", serve_id, now_ns))
+            raise
+        return await self._ask(Ask("end", serve_id, now_ns, keep=keep))
 
     def sealed(self, serve_id: bytes) -> None:
         """The receipt with this serve's figure is in the ledger: `totals` no longer counts it as open. From any thread;
@@ -194,7 +188,7 @@ class Metering:
 
     def discard(self, serve_id: bytes) -> None:
         """No receipt will carry this serve's figure: what it held is unattributed. From any thread."""
-        self._open.pop(serve_id, None)
+        self._missed.pop(serve_id, None)
         with self._books:
             self._allocation.discard(serve_id, self._now_ns())
 
@@ -234,11 +228,9 @@ class Metering:
             if self._ticked_ns >= asked_ns or self._fresh(slack_ns):
                 return True
             loop, look = asyncio.get_running_loop(), self._look
-            if look is None or look.over or look.loop is not loop:
+            if look is None or look.done() or look.loop is not loop:
                 look = self._look = Look(loop, PATIENCE_S)
-                future: asyncio.Future[_Figure] = loop.create_future()
-                future.add_done_callback(look.taken)
-                self._put(_Ask("look", b"", 0, future=future))
+                self._put(Ask("look", b"", 0, future=look))
             if not await look.wait():
                 raise TooLate
         return self._ticked_ns >= asked_ns
@@ -255,49 +247,56 @@ class Metering:
         """The thread has something to look at more often than while nothing ran."""
         with self._wake:
             self._stirred = True
-            self._wake.notify()
+            self._ring()
 
-    async def _ask(self, ask: _Ask) -> _Figure:
+    def _ring(self) -> None:
+        """With `_wake` held."""
+        if self._bell.locked():
+            self._bell.release()
+
+    async def _ask(self, ask: Ask) -> Figure:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[_Figure] = loop.create_future()
+        future: asyncio.Future[Figure] = loop.create_future()
         ask.future = future
         self._put(ask)
         # not asyncio.timeout: two of those cost more than everything else in here
-        late = loop.call_later(PATIENCE_S, _resolve, [(future, _LATE)])
+        late = loop.call_later(PATIENCE_S, resolve, [(future, LATE)])
         try:
             answer = await future
         except asyncio.CancelledError:
             # Whoever asked is gone: an open share would thin out everyone else's for ever.
-            self._put(_Ask("discard", ask.serve_id, ask.at_ns))
+            self._put(Ask("discard", ask.serve_id, ask.at_ns))
             raise
         finally:
             late.cancel()
-        if answer is _LATE:
-            self._put(_Ask("discard", ask.serve_id, ask.at_ns))
+        if answer is LATE:
+            self._put(Ask("discard", ask.serve_id, ask.at_ns))
         return answer
 
-    def _put(self, ask: _Ask) -> None:
+    def _put(self, ask: Ask) -> None:
         with self._wake:
             if self._state == "running" and not self._thread_ended:
                 self._asks.append(ask)
-                self._wake.notify()
+                self._ring()
                 return
         if ask.future is not None:
             ask.future.set_result(None)
 
     def _run(self) -> None:
-        asks: list[_Ask] = []
+        asks: list[Ask] = []
         try:
             read_at = -math.inf  # the first reading is due at once
             while True:
                 with self._wake:
-                    while not self._asks and self._state == "running" and (pause_s := self._pause_s(read_at)) > 0:
-                        self._wake.wait(pause_s)
-                    asks, self._asks = self._asks, []
                     if self._state != "running":
                         return
+                    pause_s = 0.0 if self._asks else self._pause_s(read_at)
+                    if pause_s <= 0:
+                        asks, self._asks = self._asks, []
+                if pause_s > 0:
+                    self._bell.acquire(timeout=pause_s)
+                    continue
                 self._reading_since = read_at = time.monotonic()
-                self._stirred = False
                 boot_ns, now_ns = self._boot_ns(), self._now_ns()
                 readings = self._read(now_ns)
                 self._reading_since = None
@@ -305,14 +304,18 @@ class Metering:
                     self._allocation.tick(readings)
                     self._ticked_ns = boot_ns
                     done = self._settle(asks, now_ns)
+                    # whoever asked may be about to begin
+                    self._stirred = bool(asks) or len(self._allocation) > 0
                 asks = []
-                _deliver(done)
+                deliver(done)
         finally:
             self._thread_ended = True
+            with self._books:
+                self._ticked_ns = -math.inf  # nobody begins or ends by that reading any more
             with self._wake:
                 asks += self._asks
                 self._asks = []
-            _deliver([(ask.future, None) for ask in (*asks, *self._guarding) if ask.future is not None])
+            deliver([(ask.future, None) for ask in (*asks, *self._guarding) if ask.future is not None])
 
     def _pause_s(self, read_at: float) -> float:
         busy = self._stirred or len(self._allocation) > 0
@@ -337,12 +340,12 @@ class Metering:
             readings = [reading if reading.uj is None else replace(reading, gap=True) for reading in readings]
         return readings
 
-    def _settle(self, asks: list[_Ask], now_ns: int) -> list[_Answer]:
+    def _settle(self, asks: list[Ask], now_ns: int) -> list[Answer]:
         """Apply what was asked, in the order it was asked, to the reading just taken."""
         allocation = self._allocation
-        done: list[_Answer] = []
+        done: list[Answer] = []
 
-        def finish(ask: _Ask, *, guarded: bool) -> None:
+        def finish(ask: Ask, *, guarded: bool) -> None:
             if ask.serve_id in allocation:
                 energy = allocation.end(ask.serve_id, ask.at_ns, keep=ask.keep, guarded=guarded)
             else:
@@ -362,8 +365,8 @@ class Metering:
                 if ask.future is not None:
                     done.append((ask.future, None))
             elif ask.what == "begin":
-                if ask.serve_id not in allocation:
-                    allocation.begin(ask.serve_id, ask.domains, ask.at_ns)
+                if ask.serve_id not in allocation and ask.cover is not None:
+                    allocation.begin(ask.serve_id, ask.cover, ask.at_ns)
                 if ask.future is not None:
                     done.append((ask.future, None))
             elif ask.what == "discard":
@@ -379,20 +382,3 @@ class Metering:
             else:
                 finish(ask, guarded=False)
         return done
-
-
-def _deliver(done: list[_Answer]) -> None:
-    """Resolve futures on their own loops, one call into each."""
-    loops: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
-    for answer in done:
-        loops.setdefault(answer[0].get_loop(), []).append(answer)
-    for loop, batch in loops.items():
-        # A loop that was closed while its serves waited has nobody left to tell.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(_resolve, batch)
-
-
-def _resolve(batch: Sequence[_Answer]) -> None:
-    for future, energy in batch:
-        if not future.done():
-            future.set_result(energy)

@@ -45,6 +45,7 @@ _FAULTS = {
     errno.EACCES: "permission-denied",
     errno.EPERM: "permission-denied",
     errno.ENOENT: "no-such-zone",
+    errno.ENOTDIR: "not-a-folder",
     errno.ENODEV: "zone-gone",
     errno.ENODATA: "zone-gone",
 }

@@ -36,6 +36,7 @@ _ROOT_ONLY = (
 )
 _WORDS = {
     "no-powercap": "{path} is not there: the kernel has no powercap, or this is a virtual machine or a container",
+    "not-a-folder": "{path} is not a folder, and the processor's counters are found in one",
     "no-zones": "{path} has no zones: most virtual machines and containers hide the processor's counters",
     "no-psys": "this processor has no platform counter; the boundary `package+dram` is the usual one",
     "no-package": "there are zones and none is a package, and parts of a package are not the package",

@@ -77,7 +77,7 @@ def _named(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield fd
     finally:
@@ -89,7 +89,7 @@ def _open_unnamed(folder: Path, mode: int) -> int | None:
     if not _UNNAMED or not os.path.isdir("/proc/self/fd"):
         return None
     try:
-        return os.open(folder, _UNNAMED | os.O_WRONLY | os.O_CLOEXEC, mode)
+        return os.open(folder, _UNNAMED | os.O_WRONLY, mode)
     except OSError as e:
         if e.errno not in _NO_UNNAMED:
             raise
@@ -103,9 +103,9 @@ def _locked(folder: Path, mode: int, *, is_folder: bool) -> Iterator[tuple[Path,
         draft = folder / f"{PREFIX}{secrets.token_hex(8)}"
         if is_folder:
             draft.mkdir(mode)
-            fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY)
         else:
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             with contextlib.suppress(OSError):  # where nothing can be locked, nothing is swept either
                 fcntl.flock(fd, fcntl.LOCK_EX)
@@ -128,7 +128,7 @@ def _sweep(folder: Path) -> None:
     for name in names:
         if name.startswith(PREFIX):
             with contextlib.suppress(OSError):
-                fd = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                fd = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if os.fstat(fd).st_uid == os.geteuid():

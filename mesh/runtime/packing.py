@@ -105,7 +105,7 @@ def _write(
 
 def _open(file: SourceFile) -> BinaryIO:
     """Never through a link that took the file's place, and never waiting for a pipe's other end."""
-    fd = os.open(file.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(file.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     return os.fdopen(fd, "rb")
 
 

@@ -66,7 +66,7 @@ def _writer(root: Path, member: PackedFile, folders: set[Path], writing: ExitSta
     for folder in reversed(missing):
         folder.mkdir(0o755)
         folders.add(folder)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, member.mode)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, member.mode)
     file = writing.enter_context(os.fdopen(fd, "wb"))
     os.fchmod(fd, member.mode)  # whatever the umask says
     return file.write

@@ -84,3 +84,10 @@ class Energy(Value):
             raise ValueError(f"span_ns must be there where basis is {basis}")
         if covered_ns is not None and covered_ns > (span_ns or 0):
             raise ValueError("covered_ns exceeds span_ns")
+
+    def lasting(self, span_ns: int) -> Energy:
+        """This figure with another span, for whose limits the caller answers as in `changed`. Where all of it was
+        covered no other field has to do with that, so that there is nothing to check again."""
+        if self.covered_ns is not None:
+            return self.changed(span_ns=span_ns)
+        return self.beside("span_ns", span_ns)

@@ -83,6 +83,15 @@ def test_difference_names_what_is_stated_otherwise() -> None:
         one, revision=4, settings=replace(one.settings, slots=3, environment=(("OMP_PROC_BIND", "false"),)),
         kernels=(replace(one.kernels[0], numerics="F32"), one.kernels[1]),
     )  # fmt: skip
+    nodes = one.circuit.nodes
+    circuit = replace(
+        one.circuit, nodes=(nodes[0], replace(nodes[1], kind="add"), *nodes[2:]),
+        edges=(*one.circuit.edges[:3], replace(one.circuit.edges[3], width=32)),
+    )  # fmt: skip
+    assert list(differences(one, replace(one, circuit=circuit))) == [
+        ("circuit.nodes[norm].kind", "norm", "add"),
+        ("circuit.edges[proj to logits]", "64 in F32", "32 in F32"),
+    ]
     assert list(differences(one, other)) == [
         ("revision", "3", "4"),
         ("kernels[mul_mat].numerics", "Q4_1 x Q8_1, sums in F32", "F32"),

@@ -75,6 +75,7 @@ def test_other_bytes_are_refused(kind: p.Kind, spelled: str) -> None:
     ("kind", "value"),
     [
         (s.U16, 65536), (s.U16, -1), (s.U16, True), (s.U16, 1.0), (s.U8, 256), (s.I16, 32768), (s.BOOL, 1),
+        (s.I16, -32769), (s.I8, -129), (s.I8, 128),
         (s.Text(2), "abc"), (s.Text(9), ""), (s.Text(9), "\ud800"), (s.Text(9), b"a"), (s.CHAR, "ab"),
         (s.Bytes(1), "a"), (s.Fixed(2), b"abc"), (s.F32, float("nan")), (s.F32, -0.0), (s.F32, 1e300), (s.F32, 0.1),
         (s.F64, 1),

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from mesh.blueprint import certificate as certificates
-from mesh.blueprint.certificate import SIGNED_BYTES, Certificate, certify
-from mesh.blueprint.signature import KEY_BYTES, PublicKey, SecretKey
+from mesh.blueprint.certificate import SIGNED_BYTES, Certificate, certify, check_chain
+from mesh.blueprint.revocation import Revocations, revoke
+from mesh.blueprint.signature import KEY_BYTES, SIGNATURE_BYTES, PublicKey, SecretKey
 from mesh.errors import (
     ChainError,
     ExpiredError,
@@ -50,7 +51,7 @@ WRONG_CHAINS: dict[str, tuple[Callable[[], tuple[Certificate, ...]], type[MeshEr
     "of another root": (lambda: (certificate(OTHER),), UntrustedRoot, "not trusted here"),
     "broken": (lambda: (certificate(MIDDLE), certificate(subject=OTHER.public, may_certify=True)), ChainError, "next"),
     "by one who may not": (
-        lambda: (certificate(MIDDLE), certificate(subject=MIDDLE.public)), ChainError, "may not certify"
+        lambda: (certificate(MIDDLE), certificate(subject=MIDDLE.public)), ChainError, "issuer, certificate 1, may not"
     ),
     "expired": (lambda: (certificate(until_s=NOW_S),), ExpiredError, "expired at"),
     "not yet": (lambda: (certificate(from_s=NOW_S + 1),), ExpiredError, "not valid yet"),
@@ -91,6 +92,22 @@ def test_key_that_binds_nobody_is_refused_when_it_is_loaded(key: bytes) -> None:
         PublicKey.from_bytes(SIGNER.public.data[: KEY_BYTES - 1])
 
 
+def test_label_that_is_too_long_is_told_in_short() -> None:
+    with pytest.raises(ChainError, match=f"^certificate: label '{'x' * 80}', expected 1 to 64 printable bytes$"):
+        certificate(label="x" * 100)
+
+
+def test_chain_of_no_certificate_leads_nowhere() -> None:
+    with pytest.raises(ChainError, match=r"^certificates: 0 in the chain, expected 1 to 4$"):
+        check_chain((), {})
+
+
+@pytest.mark.parametrize("count", [63, 65])
+def test_key_is_made_of_64_bytes_and_of_no_others(count: int) -> None:
+    with pytest.raises(ChainError, match=f"^blueprint key: a seed of {count} bytes, expected 64$"):
+        SecretKey(b"s" * count)
+
+
 def test_certificate_has_one_spelling() -> None:
     good = certificate().data
     assert Certificate.from_bytes(good).data == good
@@ -124,6 +141,21 @@ def test_list_of_revocations_has_a_time_and_a_root_of_its_own() -> None:
         checked(data, policy(revocations=revocations(until_s=NOW_S)))
     with pytest.raises(StaleRevocations, match="certificates lead to"):
         checked(data, policy(revocations=revocations(root=OTHER)))
+
+
+def test_list_of_another_length_is_none() -> None:
+    told = {"number": 1, "made_s": 1, "until_s": 2}
+    roots = {ROOT.public.id: ROOT.public}
+    none, one = (revoke(ROOT, ids, **told) for ids in ((), (b"x" * 32,)))
+    least = len(none)
+    assert len(one) == least + 32
+    for data in (none[:-1], none[: least - SIGNATURE_BYTES], b""):
+        with pytest.raises(ChainError, match=f"^revocation list: {len(data)} bytes, expected at least {least}$"):
+            Revocations.from_bytes(data, roots)
+    for data in (one[:-1], one + b"\0", one[:-32]):
+        with pytest.raises(ChainError, match=f"^revocation list: 1 ids in {len(data)} bytes, expected {least + 32}$"):
+            Revocations.from_bytes(data, roots)
+    assert Revocations.from_bytes(one, roots).ids == {b"x" * 32}
 
 
 def test_first_fault_is_the_one_that_is_told() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mesh.blueprint.circuit import Circuit, Edge
+from mesh.blueprint.circuit import Circuit, Edge, Weight
 from mesh.blueprint.roles import placed_hf
 from mesh.blueprint.wiring import Tensor, Wiring
 from mesh.errors import BodyError
@@ -70,6 +70,31 @@ def test_biases_experts_and_norms_of_heads_have_their_nodes() -> None:
     assert names["experts added 2"] == "add"
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_experts_shared_ones_and_a_feed_forward_are_added_one_by_one(weighted: bool) -> None:
+    found = [
+        *tensors(1), Tensor("blk.0.ffn_gate_inp.weight", "F32", (WIDTH, 8)),
+        *(Tensor(f"blk.0.ffn_{part}_exps.weight", "Q4_K", shape) for part, shape in (
+            ("gate", (WIDTH, 512, 8)), ("up", (WIDTH, 512, 8)), ("down", (512, WIDTH, 8)))),
+        *(Tensor(f"blk.0.ffn_{part}_shexp.weight", "Q4_K", shape) for part, shape in (
+            ("gate", (WIDTH, 512)), ("up", (WIDTH, 512)), ("down", (512, WIDTH)))),
+    ]  # fmt: skip
+    if weighted:
+        found.append(Tensor("blk.0.ffn_gate_inp_shexp.weight", "F32", (WIDTH,)))
+    made = wired(found)
+    names = dict(of(made))
+    assert ("weight of the shared expert" in names, "shared expert weighted" in names) == (weighted, weighted)
+    assert names["shared expert up"] == "linear"
+
+    def into(name: str) -> list[str]:
+        end = next(n for n, node in enumerate(made.nodes) if node.name == f"layer 0 {name}")
+        return [made.nodes[edge.start].name.removeprefix("layer 0 ") for edge in made.edges if edge.end == end]
+
+    shared = "shared expert weighted" if weighted else "shared expert down"
+    assert into("experts added 3") == [shared, "feed-forward down"]
+    assert into("experts added 2") == ["experts down", "experts added 3"]
+
+
 def test_tensors_of_one_for_several_are_divided() -> None:
     found = [
         tensor for tensor in tensors(1) if not tensor.name.startswith(("blk.0.attn_q", "blk.0.attn_k", "blk.0.attn_v"))
@@ -101,6 +126,12 @@ def test_folder_of_hugging_face_makes_the_same_kinds_of_nodes() -> None:
     assert made.kinds == wired(tensors(2)).kinds
     with pytest.raises(BodyError, match=r"tensor 'x\.weight' of llama: its place in a circuit is not known"):
         placed_hf(0, replace(wiring.weights[0], name="x.weight"), "llama", post_norms=False)
+
+
+@pytest.mark.parametrize(("shape", "wide"), [((8, 4, 2), (2, 4)), ((4, 2), (2, 4)), ((4,), (0, 4)), ((), (0, 1))])
+def test_tensor_of_several_matrices_is_as_wide_as_each(shape: tuple[int, ...], wide: tuple[int, int]) -> None:
+    placed = placed_hf(0, Weight("model.layers.0.mlp.down_proj.weight", 0, shape), "llama", post_norms=False)
+    assert (placed.inputs, placed.outputs) == wide
 
 
 @pytest.mark.parametrize(

@@ -76,12 +76,18 @@ def test_paths_in_a_configuration_are_relative_to_it() -> None:
         ("--meter", "rapl", "--meter", "rapl=/x"),
         ("--meter", "nvml", "--meter", "nvml=0"),
         ("--meter", "nvml=0,,1"),
+        ("--meter", "nvml=0,GPU-bb,0"),
         ("--rapl-boundary", "package"),
     ],
 )
 def test_flags_that_say_nothing_or_two_things_are_refused(flags: tuple[str, ...]) -> None:
     with pytest.raises(UsageError):
         parsed(*flags)
+
+
+def test_card_that_a_configuration_names_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="nvml names a card twice"):
+        written('nvml = ["GPU-bb", 0, "GPU-bb"]')
 
 
 @pytest.mark.parametrize("text", ["nvml = []", "nvml = [-1]", "nvml = true", 'nvml = "some"', 'rapl = ""'])

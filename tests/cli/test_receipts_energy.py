@@ -148,6 +148,7 @@ def test_report_of_an_empty_ledger(mesh, tmp_path: Path, serve_into: Any) -> Non
         ("--by", ""),
         ("--price", "0"),
         ("--pue", "-1"),
+        ("--pue", "0.99"),
         ("--grid", "nan"),
         ("--price", "x"),
         ("--csv", "--json"),

@@ -140,6 +140,7 @@ def test_index_is_made_from_the_folders_and_checked(mesh, tmp_path: Path) -> Non
     assert mesh("runtime", "index", tmp_path).code == 0
     made = json.loads((tmp_path / "manifest.json").read_bytes())
     assert [each["id"] for each in made["runtimes"]] == [MACOS, PARALLEL]
+    assert (tmp_path / "manifest.json").read_text().startswith('{\n  "runtimes": [\n    {\n      "')
     assert mesh("runtime", "index", tmp_path, "--check", "--json").json["state"] == "current"
 
     (tmp_path / "manifest.json").write_bytes((tmp_path / "manifest.json").read_bytes().replace(b"4.5.6", b"4.5.7"))

@@ -90,6 +90,13 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "order": (lambda r: r["cells"].reverse(), "cells[0]: expected small code of 1"),
     "prompts": (lambda r: r.update(prompts="other/1"), "prompts: expected mesh-code-prose/1"),
     "skipped": (lambda r: r["cells"][0].update(skipped="tired"), "skipped: expected no requests"),
+    "skipped, with requests": (
+        lambda r: r["cells"][0].update(skipped="tired") or r["cells"][0].pop("wall_ns"),
+        "skipped: expected no requests",
+    ),
+    "skipped, with a time": (lambda r: r["cells"][0].update(skipped="tired", requests=[]), "skipped: expected no requ"),
+    "no starts": (lambda r: r.update(engines=[]), "engines: expected at least 1, got 0"),
+    "no cells": (lambda r: r.update(cells=[]), "cells: expected at least 1, got 0"),
     "starts": (lambda r: r["engines"].append(dict(r["engines"][0])), "engines: expected 1, one for each start, got 2"),
     "unknown": (lambda r: r.update(more=1), "more: unknown field"),
 }  # fmt: skip

@@ -35,10 +35,12 @@ def test_layers_that_only_predict_ahead_are_not_counted(tmp_path):
     less = gguf_bytes.pair("llama.block_count", gguf_bytes.U32, 1)
     with pytest.raises(ModelFileError, match="is 1, of which 2 only predict ahead"):
         gguf_artifact(read_model(small(tmp_path / "c.gguf", less, one)), "a" * 64)
-    path = tmp_path / "d.gguf"
-    path.write_bytes(gguf_bytes.gguf([gguf_bytes.pair("llama.block_count", gguf_bytes.U32, 5), one],
-                                     [gguf_bytes.tensor("blk.2.attn_q.weight", [8], 0, 0)], bytes(32)))  # fmt: skip
-    assert gguf_artifact(read_model(path), "a" * 64).layer_count == 3
+    for count, name in ((3, "blk.0.attn_q.weight"), (5, "blk.2.attn_q.weight")):
+        path = tmp_path / f"{count}.gguf"
+        entry = gguf_bytes.tensor(name, [8], 0, 0)
+        pairs = [gguf_bytes.pair("llama.block_count", gguf_bytes.U32, count), one]
+        path.write_bytes(gguf_bytes.gguf(pairs, [entry], bytes(32)))
+        assert gguf_artifact(read_model(path), "a" * 64).layer_count == count - 2
 
 
 def test_a_file_without_a_layer_count_has_no_identity(tmp_path):

@@ -175,7 +175,7 @@ def test_the_bound_is_on_the_whole_header() -> None:
 
 def test_reading_goes_ahead_by_one_piece_and_no_further_than_the_file() -> None:
     piece = READ_AHEAD_BYTES
-    raw = os.urandom(4 * piece + 5)
+    raw = os.urandom(7 * piece + 5)
     file = Claimed(raw, len(raw))
     one = Reader(file, "m")
     for count, asked in (
@@ -184,9 +184,9 @@ def test_reading_goes_ahead_by_one_piece_and_no_further_than_the_file() -> None:
         (1, []),
         (piece + 7, [piece, 7]),
         (1, [piece]),
-        (piece - 1, []),
-        (1, [piece - 2]),
-        (piece - 3, []),
+        (4 * piece, [piece, piece, piece, 1]),
+        (1, [piece - 3]),
+        (piece - 4, []),
     ):
         file.asked.clear()
         at = one.at

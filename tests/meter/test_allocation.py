@@ -14,8 +14,9 @@ from mesh.schema.limits import MAX_SOURCES
 S = 10**9
 MS = 10**6
 A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
-GPU = Domain("gpu0", "nvml-total", 20 * MS, None, modelled=False)
-CPU = Domain("cpu", "cpu-time@15W", 10 * MS, None, modelled=True)
+# An engine on the card, one on the processor, and one on both.
+GPU = Domain("gpu0", "nvml-total", 20 * MS, frozenset({"g", "both"}), modelled=False)
+CPU = Domain("cpu", "cpu-time@15W", 10 * MS, frozenset({"c", "both"}), modelled=True)
 
 
 def books(*domains: Domain) -> Allocation:
@@ -30,9 +31,9 @@ def at(seconds: float, **counts: int | None) -> list[Reading]:
 def test_two_overlapping_serves_share_what_was_counted_and_not_more() -> None:  # EN-10 a
     allocation = books(GPU)  # 120 W: A from 0 to 10 s, B from 5 s on
     allocation.tick(at(0, gpu0=0))
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("g"), 0)
     allocation.tick(at(5, gpu0=600_000_000))
-    allocation.begin(B, ["gpu0"], 5 * S)
+    allocation.begin(B, allocation.cover("g"), 5 * S)
     allocation.tick(at(10, gpu0=1_200_000_000))
     a, b = allocation.end(A, 10 * S), allocation.end(B, 10 * S)
     assert (a.uj, b.uj) == (900_000_000, 300_000_000)
@@ -46,7 +47,7 @@ def test_remainder_goes_to_the_lowest_serve_ids() -> None:
     allocation = books(CPU)
     allocation.tick(at(0, cpu=100))
     for serve in (C, A, B):
-        allocation.begin(serve, ["cpu"], 0)
+        allocation.begin(serve, allocation.cover("c"), 0)
     allocation.tick(at(1, cpu=111))
     assert [allocation.end(serve, S).uj for serve in (A, B, C)] == [4, 4, 3]
 
@@ -55,7 +56,7 @@ def test_idle_is_what_was_counted_with_nobody_active() -> None:  # EN-10 c
     allocation = books(GPU)
     allocation.tick(at(0, gpu0=7))
     allocation.tick(at(1, gpu0=47))
-    allocation.begin(A, ["gpu0"], S)
+    allocation.begin(A, allocation.cover("g"), S)
     allocation.tick(at(2, gpu0=147))
     allocation.end(A, 2 * S)
     allocation.tick(at(3, gpu0=187))
@@ -69,7 +70,7 @@ def test_idle_is_what_was_counted_with_nobody_active() -> None:  # EN-10 c
 def test_serve_alone_with_its_guard_intervals_is_measured() -> None:
     allocation = books(GPU)
     allocation.tick(at(0, gpu0=0))
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("g"), 0)
     allocation.tick(at(1, gpu0=500))
     assert allocation.guard_ns(A) == GPU.resolution_ns
     energy = allocation.end(A, S)
@@ -79,17 +80,17 @@ def test_serve_alone_with_its_guard_intervals_is_measured() -> None:
 def test_serve_without_guard_interval_is_allocated_though_alone() -> None:
     allocation = books(GPU)
     allocation.tick(at(0, gpu0=0))
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("g"), 0)
     allocation.tick(at(1, gpu0=500))
     assert allocation.end(A, S, guarded=False).basis == "allocated"  # somebody came right after
     allocation.tick(at(1.01, gpu0=505))
-    allocation.begin(B, ["gpu0"], S)  # right after A: the counter may still show A's end
+    allocation.begin(B, allocation.cover("g"), S)  # right after A: the counter may still show A's end
     assert allocation.guard_ns(B) == 0
     allocation.tick(at(2, gpu0=900))
     energy = allocation.end(B, 2 * S)
     assert (energy.basis, energy.rule, energy.window_uj, energy.peak_sharers) == ("allocated", "equal/1", 395, 1)
     allocation.tick(at(3, gpu0=901))
-    allocation.begin(C, ["gpu0"], 3 * S)
+    allocation.begin(C, allocation.cover("g"), 3 * S)
     allocation.tick(at(4, gpu0=999))
     assert allocation.end(C, 4 * S).basis == "measured"
 
@@ -97,8 +98,8 @@ def test_serve_without_guard_interval_is_allocated_though_alone() -> None:
 def test_company_that_left_again_is_remembered() -> None:
     allocation = books(GPU)
     allocation.tick(at(0, gpu0=0))
-    allocation.begin(A, ["gpu0"], 0)
-    allocation.begin(B, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("g"), 0)
+    allocation.begin(B, allocation.cover("g"), 0)
     allocation.tick(at(1, gpu0=10))
     allocation.end(B, S)
     allocation.tick(at(2, gpu0=20))
@@ -109,9 +110,9 @@ def test_company_that_left_again_is_remembered() -> None:
 def test_serves_that_meet_at_one_reading_had_no_company() -> None:
     allocation = books(CPU)
     allocation.tick(at(0, cpu=0))
-    allocation.begin(A, ["cpu"], 0)
+    allocation.begin(A, allocation.cover("c"), 0)
     allocation.tick(at(1, cpu=10))
-    allocation.begin(B, ["cpu"], S)
+    allocation.begin(B, allocation.cover("c"), S)
     a = allocation.end(A, S)
     allocation.tick(at(2, cpu=20))
     b = allocation.end(B, 2 * S)
@@ -121,7 +122,7 @@ def test_serves_that_meet_at_one_reading_had_no_company() -> None:
 def test_modelled_domain_is_never_measured() -> None:
     allocation = books(CPU)
     allocation.tick(at(0, cpu=0))
-    allocation.begin(A, ["cpu"], 0)
+    allocation.begin(A, allocation.cover("c"), 0)
     allocation.tick(at(1, cpu=10))
     assert allocation.guard_ns(A) == 0
     assert allocation.end(A, S).basis == "modelled"
@@ -133,7 +134,7 @@ def test_modelled_domain_is_never_measured() -> None:
 def test_span_under_twice_the_resolution_is_unresolved(window_s: float, basis: str) -> None:
     allocation = books(GPU)
     allocation.tick(at(0, gpu0=0))
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("g"), 0)
     allocation.tick(at(window_s, gpu0=500))
     energy = allocation.end(A, int(window_s * S))
     assert energy.basis == basis
@@ -146,7 +147,7 @@ def test_span_under_twice_the_resolution_is_unresolved(window_s: float, basis: s
 def test_counter_that_stands_still_is_no_zero() -> None:
     allocation = books(GPU)
     allocation.tick(at(0, gpu0=5))
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("g"), 0)
     allocation.tick(at(9, gpu0=5))
     energy = allocation.end(A, 9 * S)
     assert (energy.basis, energy.uj, energy.reason) == ("unresolved", None, "counter-still")
@@ -155,8 +156,8 @@ def test_counter_that_stands_still_is_no_zero() -> None:
 def test_abandoned_serve_leaves_its_share_unattributed() -> None:
     allocation = books(CPU)
     allocation.tick(at(0, cpu=0))
-    allocation.begin(A, ["cpu"], 0)
-    allocation.begin(B, ["cpu"], 0)
+    allocation.begin(A, allocation.cover("c"), 0)
+    allocation.begin(B, allocation.cover("c"), 0)
     allocation.tick(at(1, cpu=10))
     a = allocation.end(A, S, keep=False)
     assert (a.basis, a.reason, a.span_ns) == ("absent", "abandoned", S)
@@ -170,7 +171,7 @@ def test_abandoned_serve_leaves_its_share_unattributed() -> None:
 def test_serve_on_two_domains_has_the_weakest_basis_and_sorted_sources() -> None:
     allocation = books(GPU, CPU)
     allocation.tick(at(0, gpu0=0, cpu=0))
-    allocation.begin(A, ["gpu0", "cpu"], 0)
+    allocation.begin(A, allocation.cover("both"), 0)
     allocation.tick(at(1, gpu0=70, cpu=30))
     energy = allocation.end(A, S)
     assert (energy.basis, energy.uj) == ("modelled", 100)
@@ -183,7 +184,7 @@ def test_serve_on_two_domains_has_the_weakest_basis_and_sorted_sources() -> None
 def test_serve_with_one_domain_lost_has_no_figure_rather_than_half_of_one() -> None:
     allocation = books(GPU, CPU)
     allocation.tick(at(0, gpu0=0, cpu=0))
-    allocation.begin(A, ["gpu0", "cpu"], 0)
+    allocation.begin(A, allocation.cover("both"), 0)
     allocation.tick([Reading("gpu0", S, None, "gpu-lost"), Reading("cpu", S, 30)])
     energy = allocation.end(A, S)
     assert (energy.basis, energy.reason, energy.sources) == ("absent", "gpu-lost", [])
@@ -195,9 +196,9 @@ def test_serve_that_began_unreadable_has_no_figure_but_still_shares() -> None:
     allocation = books(GPU)
     allocation.tick(at(0, gpu0=0))
     allocation.tick([Reading("gpu0", S, None, "permission-denied")])
-    allocation.begin(A, ["gpu0"], S)
+    allocation.begin(A, allocation.cover("g"), S)
     allocation.tick(at(2, gpu0=100))
-    allocation.begin(B, ["gpu0"], 2 * S)
+    allocation.begin(B, allocation.cover("g"), 2 * S)
     allocation.tick(at(3, gpu0=300))
     a, b = allocation.end(A, 3 * S), allocation.end(B, 3 * S)
     assert (a.basis, a.reason, b.uj) == ("absent", "permission-denied", 100)
@@ -208,7 +209,7 @@ def test_serve_that_began_unreadable_has_no_figure_but_still_shares() -> None:
 def test_failed_reading_between_two_good_ones_is_not_covered() -> None:
     allocation = books(GPU)
     allocation.tick(at(0, gpu0=0))
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("g"), 0)
     allocation.tick(at(1, gpu0=100))
     allocation.tick([Reading("gpu0", 2 * S, None, "busy")])
     allocation.tick(at(3, gpu0=300))
@@ -220,8 +221,8 @@ def test_failed_reading_between_two_good_ones_is_not_covered() -> None:
 def test_sharers_that_changed_while_nothing_could_be_read_leave_it_unattributed() -> None:
     allocation = books(GPU)
     allocation.tick(at(0, gpu0=0))
-    allocation.begin(A, ["gpu0"], 0)
-    allocation.begin(B, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("g"), 0)
+    allocation.begin(B, allocation.cover("g"), 0)
     allocation.tick([])  # a reading that never came
     assert allocation.end(B, S).reason == "no-reading"
     allocation.tick(at(2, gpu0=200))
@@ -235,7 +236,7 @@ def test_sharers_that_changed_while_nothing_could_be_read_leave_it_unattributed(
 def test_gap_that_the_meter_marks_is_not_covered() -> None:
     allocation = books(CPU)
     allocation.tick(at(0, cpu=0))
-    allocation.begin(A, ["cpu"], 0)
+    allocation.begin(A, allocation.cover("c"), 0)
     allocation.tick([Reading("cpu", S, 10, gap=True)])
     allocation.tick(at(4, cpu=40))
     energy = allocation.end(A, 4 * S)
@@ -248,8 +249,8 @@ def test_gap_that_the_meter_marks_is_not_covered() -> None:
 def test_counter_reset_ends_the_epoch_for_every_domain(second: Reading) -> None:
     allocation = books(GPU, CPU)
     allocation.tick(at(0, gpu0=100, cpu=0))
-    allocation.begin(A, ["cpu"], 0)
-    allocation.begin(B, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("c"), 0)
+    allocation.begin(B, allocation.cover("g"), 0)
     allocation.tick(at(0.5, gpu0=300, cpu=10))
     sealed_in_time = allocation.end(B, S // 2)
     allocation.tick([second, Reading("cpu", S, 25)])
@@ -274,7 +275,7 @@ def test_counter_reset_ends_the_epoch_for_every_domain(second: Reading) -> None:
 def test_share_given_up_after_its_epoch_ended_is_unattributed_there() -> None:
     allocation = books(GPU)
     allocation.tick(at(0, gpu0=100))
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("g"), 0)
     allocation.tick(at(1, gpu0=300))
     allocation.end(A, S)
     allocation.tick(at(2, gpu0=0))
@@ -295,7 +296,7 @@ def test_ended_epochs_are_kept_up_to_a_bound() -> None:
 def test_domain_never_read_is_in_no_totals() -> None:
     allocation = books(GPU, CPU)
     allocation.tick([Reading("gpu0", 0, None, "permission-denied"), Reading("cpu", 0, 1)])
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("g"), 0)
     assert [row.domain for row in allocation.totals().domains] == ["cpu"]
     assert allocation.end(A, S).reason == "permission-denied"
 
@@ -304,14 +305,14 @@ def test_domain_never_read_is_in_no_totals() -> None:
 def test_count_that_no_receipt_can_hold_is_no_reading(uj: int) -> None:
     allocation = books(GPU)
     allocation.tick(at(0, gpu0=uj))
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("g"), 0)
     assert allocation.end(A, S).reason == "counter-out-of-range"
 
 
 def test_reason_that_no_receipt_can_hold_is_replaced() -> None:
     allocation = books(GPU)
     allocation.tick([Reading("gpu0", 0, None, "Errno 13: Permission denied!\x1b[31m")])
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("g"), 0)
     assert allocation.end(A, S).reason == "meter-unreadable"
 
 
@@ -320,8 +321,8 @@ def test_largest_counters_on_every_domain_still_fit_a_receipt() -> None:
     allocation = books(*domains)
     names = [domain.name for domain in domains]
     allocation.tick([Reading(name, 0, 0) for name in names])
-    allocation.begin(A, names, 0)
-    allocation.begin(B, names, 0)
+    allocation.begin(A, allocation.cover("m"), 0)
+    allocation.begin(B, allocation.cover("m"), 0)
     allocation.tick([Reading(name, S, MAX_COUNTER_UJ) for name in names])
     assert allocation.end(A, S).window_uj == MAX_COUNTER_UJ * MAX_SOURCES
 
@@ -335,9 +336,9 @@ def test_domains_that_cannot_stand_in_one_receipt_are_refused() -> None:
 
 def test_serve_begun_twice_is_refused() -> None:
     allocation = books(GPU)
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("g"), 0)
     with pytest.raises(MeterError, match="began twice"):
-        allocation.begin(A, ["gpu0"], 0)
+        allocation.begin(A, allocation.cover("g"), 0)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def between(allocation: Allocation, *steps: tuple[str, bytes, int]) -> dict[byte
     told: dict[bytes, Any] = {}
     for what, serve, ms in steps:
         if what == "begin":
-            assert allocation.begin_between(serve, ["gpu0"], ms * MS)
+            assert allocation.begin(serve, allocation.cover("m"), ms * MS, between=True)
         else:
             told[serve] = allocation.end_between(serve, ms * MS)
     return told
@@ -34,7 +34,7 @@ def between(allocation: Allocation, *steps: tuple[str, bytes, int]) -> dict[byte
 def test_fresh_reading_stands_for_one_taken_now() -> None:
     allocation = books()
     allocation.tick(at(0, gpu0=0))
-    assert allocation.slack_ns(["gpu0"]) == GPU.resolution_ns // 4
+    assert allocation.cover("m").slack_ns == GPU.resolution_ns // 4
     between(allocation, ("begin", A, 2), ("begin", B, 3))
     allocation.tick(at(100, gpu0=1_000_000))
     told = between(allocation, ("end", A, 103))
@@ -49,7 +49,7 @@ def test_fresh_reading_stands_for_one_taken_now() -> None:
 def test_company_that_came_and_went_between_two_readings_is_company() -> None:
     allocation = books()
     allocation.tick(at(0, gpu0=0))
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("m"), 0)
     allocation.tick(at(100, gpu0=1_000_000))
     told = between(allocation, ("begin", B, 101), ("end", B, 102))
     assert told[B] is not None
@@ -63,9 +63,9 @@ def test_company_that_came_and_went_between_two_readings_is_company() -> None:
 def test_serve_that_ends_between_two_readings_was_company_until_then() -> None:
     allocation = books()
     allocation.tick(at(0, gpu0=0))
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("m"), 0)
     allocation.tick(at(100, gpu0=1_000_000))
-    allocation.begin(B, ["gpu0"], 100 * MS)
+    allocation.begin(B, allocation.cover("m"), 100 * MS)
     between(allocation, ("end", B, 104))
     allocation.tick(at(200, gpu0=2_000_000))
     assert allocation.end(A, 200 * MS).peak_sharers == 2
@@ -74,7 +74,7 @@ def test_serve_that_ends_between_two_readings_was_company_until_then() -> None:
 def test_serve_alone_has_to_wait_for_its_guard_interval_between_two_readings_too() -> None:
     allocation = books()
     allocation.tick(at(0, gpu0=0))
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("m"), 0)
     allocation.tick(at(100, gpu0=1_000_000))
     assert between(allocation, ("end", A, 101)) == {A: None}
     assert A in allocation
@@ -84,24 +84,24 @@ def test_serve_alone_has_to_wait_for_its_guard_interval_between_two_readings_too
 def test_serve_begins_unguarded_where_another_ended_after_the_reading() -> None:
     allocation = books()
     allocation.tick(at(0, gpu0=0))
-    allocation.begin(A, ["gpu0"], 0)
-    allocation.begin(B, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("m"), 0)
+    allocation.begin(B, allocation.cover("m"), 0)
     allocation.tick(at(100, gpu0=1_000_000))
     between(allocation, ("end", A, 101), ("end", B, 104))
     rested = 100 * MS + GPU.resolution_ns
     allocation.tick([Reading("gpu0", rested, 1_100_000)])
-    allocation.begin(C, ["gpu0"], rested)
+    allocation.begin(C, allocation.cover("m"), rested)
     allocation.tick([Reading("gpu0", rested + 100 * MS, 2_100_000)])
     assert allocation.guard_ns(C) == 0  # 4 ms too early
 
 
 def test_reading_that_is_no_good_stands_for_nothing() -> None:
     allocation = books()
-    assert not allocation.begin_between(A, ["gpu0"], 0)
+    assert not allocation.begin(A, allocation.cover("m"), 0, between=True)
     allocation.tick(at(0, gpu0=0))
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("m"), 0)
     allocation.tick([Reading("gpu0", MS, None, "lost")])
-    assert not allocation.begin_between(B, ["gpu0"], MS)
+    assert not allocation.begin(B, allocation.cover("m"), MS, between=True)
     assert allocation.end_between(A, MS) is None
     assert allocation.end_between(B, MS) is None
     assert len(allocation) == 1
@@ -110,7 +110,38 @@ def test_reading_that_is_no_good_stands_for_nothing() -> None:
 def test_serve_whose_own_span_is_too_short_is_unresolved_though_its_readings_lie_further_apart() -> None:
     allocation = books()
     allocation.tick(at(0, gpu0=0))
-    allocation.begin(B, ["gpu0"], 0)
+    allocation.begin(B, allocation.cover("m"), 0)
     between(allocation, ("begin", A, 5))
     allocation.tick(at(40, gpu0=1_000_000))
     assert allocation.end(A, 40 * MS).reason == "span-under-resolution"
+
+
+def test_those_who_began_at_one_reading_and_ended_at_another_differ_by_their_spans_and_the_remainder() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    between(allocation, ("begin", C, 1), ("begin", A, 2), ("begin", B, 3))
+    allocation.tick(at(100, gpu0=1_000_000))
+    told = between(allocation, ("end", B, 101), ("end", A, 102), ("end", C, 103))
+    assert [told[serve].uj for serve in (A, B, C)] == [333_334, 333_333, 333_333]
+    assert [told[serve].span_ns for serve in (A, B, C)] == [100 * MS, 98 * MS, 102 * MS]
+    for energy in told.values():
+        assert (energy.basis, energy.window_uj, energy.peak_sharers) == ("allocated", 1_000_000, 3)
+        assert energy.uj == energy.sources[0].uj
+    # at the next reading they hold nothing of what was told at this one
+    between(allocation, ("begin", bytes(16), 104), ("begin", bytes(15) + b"z", 104))
+    allocation.tick(at(200, gpu0=1_000_007))
+    told = between(allocation, ("end", bytes(16), 201), ("end", bytes(15) + b"z", 201))
+    assert sorted(energy.uj for energy in told.values()) == [3, 4]
+
+
+def test_each_of_them_has_what_was_covered_of_its_own_span() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    between(allocation, ("begin", A, 1), ("begin", B, 3))
+    allocation.tick(at(100, gpu0=1_000_000))
+    allocation.tick([Reading("gpu0", 160 * MS, 1_600_000, gap=True)])
+    told = between(allocation, ("end", A, 161), ("end", B, 162))
+    assert [(told[serve].span_ns, told[serve].covered_ns) for serve in (A, B)] == [
+        (160 * MS, 100 * MS),
+        (159 * MS, 99 * MS),
+    ]

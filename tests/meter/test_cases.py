@@ -27,14 +27,14 @@ def books() -> Allocation:
     """A steady 120 W for ten seconds, and A from its beginning."""
     allocation = Allocation([GPU], lambda: bytes(16))
     allocation.tick([Reading("gpu0", 0, 0)])
-    allocation.begin(A, ["gpu0"], 0)
+    allocation.begin(A, allocation.cover("m"), 0)
     allocation.tick([Reading("gpu0", 5 * S, 600_000_000)])
     return allocation
 
 
 def test_serve_aborted_halfway_leaves_what_it_held_to_nobody() -> None:  # EN-10 e
     allocation = books()
-    allocation.begin(B, ["gpu0"], 5 * S)
+    allocation.begin(B, allocation.cover("m"), 5 * S)
     allocation.end(A, 5 * S, keep=False)
     allocation.tick([Reading("gpu0", 10 * S, 1_200_000_000)])
     b = allocation.end(B, 10 * S)
@@ -45,7 +45,7 @@ def test_serve_aborted_halfway_leaves_what_it_held_to_nobody() -> None:  # EN-10
 def test_shares_do_not_depend_on_what_a_serve_did() -> None:
     """EN-10 d: the rule is equal/1 and says so; tokens are no measurement of energy, prefilled or decoded."""
     allocation = books()
-    allocation.begin(B, ["gpu0"], 5 * S)
+    allocation.begin(B, allocation.cover("m"), 5 * S)
     allocation.tick([Reading("gpu0", 10 * S, 1_200_000_000)])
     a, b = allocation.end(A, 10 * S), allocation.end(B, 10 * S)
     assert (a.rule, a.basis, b.rule, b.basis) == ("equal/1", "allocated", "equal/1", "allocated")

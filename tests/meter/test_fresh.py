@@ -142,6 +142,25 @@ def test_driver_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(run())
 
 
+def test_serves_that_ended_while_a_driver_hung_share_nothing_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = Looked()
+
+    async def run() -> None:
+        with counter.metering() as metering:
+            await metering.begin(A, "m")
+            await metering.begin(B, "m")
+            monkeypatch.setattr(metering_module, "PATIENCE_S", 0.05)
+            counter.hold = True
+            counter.clock.at_ns += 1000 * MS
+            for serve in (A, B):  # the second one where it is known already that nobody answers
+                assert (await metering.end(serve)).reason == "meter-late"
+            counter.hold = False
+            counter.go.set()
+            assert (await left(metering)).open_uj == 0
+
+    asyncio.run(run())
+
+
 def test_caller_that_leaves_while_others_wait_takes_nobody_along() -> None:
     counter = Looked()
 

@@ -204,6 +204,13 @@ def test_missing_tree_is_a_reason(tmp_path: Path) -> None:  # EN-03 c
     assert str(tmp_path / "powercap") in words
 
 
+def test_file_in_the_place_of_a_tree_is_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "powercap").write_text("12345\n")
+    reason, words = no_meter(tmp_path / "powercap")
+    assert reason == "not-a-folder"
+    assert "not a folder" in words
+
+
 @pytest.mark.parametrize("drivers", [(), ("intel-rapl",)])
 def test_empty_tree_is_a_reason(tmp_path: Path, drivers: tuple[str, ...]) -> None:  # EN-03 b, f
     for driver in drivers:

@@ -68,7 +68,7 @@ def test_recorded_card_is_divided_as_worked_by_hand(nvml: StubHost) -> None:
         counted.append(reading.uj)
         books.tick(readings)
         if sample in (5, 10):
-            books.begin(LOW if sample == 5 else HIGH, [domain.name], at_ns)
+            books.begin(LOW if sample == 5 else HIGH, books.cover("m"), at_ns)
         if sample in (15, 20):
             serve = LOW if sample == 15 else HIGH
             figures[serve] = books.end(serve, at_ns)

@@ -184,7 +184,9 @@ def test_a_candidate_of_schema_6_is_read_whole(candidate: str) -> None:
         (b'{"a": {"b": 1, "b": 1}}', "key 'b' is there twice"),
         (b'{"a": NaN}', "NaN is not JSON"),
         (b'{"a": 1e999}', "beyond a double"),
+        (b'{"a": 1%s.5}' % (b"0" * 400), r"\b10{23} is beyond a double"),
         (b'{"a": 99999999999999999999999}', "beyond 64 bits"),
+        (b'{"a": %s}' % (b"9" * 400), r"\b9{24} is beyond 64 bits"),
         (b'{"a": "\\ud800"}', "half of a surrogate pair"),
         (b'{"a": "\xff"}', "not UTF-8 at byte 7"),
         (b"[" * 60_000, "nested deeper"),
@@ -197,6 +199,13 @@ def test_a_candidate_of_schema_6_is_read_whole(candidate: str) -> None:
 def test_bytes_that_are_no_candidate_are_refused(data: bytes, expected: str) -> None:
     with pytest.raises(CandidateError, match=expected):
         Candidate.from_json(data)
+
+
+def test_variable_that_is_called_as_a_mark_is_named() -> None:
+    value = copy.deepcopy(document(VLLM))
+    value["engine"]["environment"] = {"[key]": ""}
+    with pytest.raises(CandidateError, match=r"engine\.environment\.'\[key\]': expected a variable's name"):
+        Candidate.from_json(json.dumps(value).encode())
 
 
 def test_canonical_json_keeps_what_is_beyond_ascii() -> None:

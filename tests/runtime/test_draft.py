@@ -169,6 +169,7 @@ def test_what_was_left_behind_goes_with_the_next(tmp_path: Path) -> None:
     (left / "deep" / "er").mkdir(parents=True)
     (tmp_path / f"{PREFIX}link").symlink_to("nowhere")
     (tmp_path / f"{PREFIX}file").write_bytes(b"left")
+    os.mkfifo(tmp_path / f"{PREFIX}pipe")  # which nobody waits for
     with new_folder(tmp_path / "outer") as outer:
         (outer / "x").write_bytes(b"x")
         assert names(tmp_path) == sorted([outer.name, f"{PREFIX}link"])

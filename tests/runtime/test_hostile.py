@@ -106,6 +106,7 @@ AR_02: dict[str, tuple[list[Member], str]] = {
     "drive": ([regular("C:\\evil")], "member 'C:.+evil': an absolute path"),
     "backslash": ([regular("a\\..\\b")], "holds a backslash"),
     "not listed": ([GOOD, regular("z.txt")], "member 'z.txt': not listed in"),
+    "not listed, speaking of another": ([GOOD, regular("z.txt", b"13 path=evil\n")], "member 'z.txt': not listed in"),
     "another first": ([regular("a.txt"), GOOD], "member 'a.txt': not the next of those that are listed"),
     "missing": ([], "member 'runtime.json': missing"),
     "descriptor twice": ([regular(DESCRIPTOR), GOOD], "there twice"),

@@ -232,3 +232,22 @@ def test_a_changed_value_still_has_to_hold_together():
     assert energy.changed(span_ns=2) == Energy.of(basis="measured", sources=[source], span_ns=2, uj=0)
     with pytest.raises(ValueError, match="not the sum"):
         energy.changed(uj=1)
+
+
+def test_a_value_beside_another_differs_by_that_field_alone():
+    source = EnergySource.of(domain="cpu", method="m", uj=3, resolution_ns=1)
+    assert source.beside("uj", 4) == EnergySource.of(domain="cpu", method="m", uj=4, resolution_ns=1)
+    assert source.uj == 3
+    with pytest.raises(AttributeError):
+        source.beside("watts", 4)
+
+
+def test_an_energy_that_lasted_longer_still_covers_no_more_than_its_span():
+    source = EnergySource.of(domain="cpu", method="m", uj=3, resolution_ns=1)
+    energy = Energy.of(basis="allocated", sources=[source], span_ns=9, uj=3, covered_ns=5)
+    assert energy.lasting(7) == Energy.of(basis="allocated", sources=[source], span_ns=7, uj=3, covered_ns=5)
+    with pytest.raises(ValueError, match="covered_ns exceeds span_ns"):
+        energy.lasting(4)
+    whole = Energy.of(basis="allocated", sources=[source], span_ns=9, uj=3)
+    assert whole.lasting(4) == Energy.of(basis="allocated", sources=[source], span_ns=4, uj=3)
+    assert whole.span_ns == 9
