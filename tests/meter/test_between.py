@@ -145,3 +145,13 @@ def test_each_of_them_has_what_was_covered_of_its_own_span() -> None:
         (160 * MS, 100 * MS),
         (159 * MS, 99 * MS),
     ]
+
+
+def test_company_that_left_before_a_serve_came_was_not_its_company() -> None:
+    allocation, late = books(), bytes(15) + b"z"
+    allocation.tick(at(0, gpu0=0))
+    between(allocation, ("begin", C, 1), ("begin", A, 2), ("begin", B, 3), ("end", A, 4), ("end", B, 4))
+    between(allocation, ("begin", late, 5))  # at the reading at which those began too
+    allocation.tick(at(100, gpu0=1_000_000))
+    told = between(allocation, ("end", C, 101), ("end", late, 101))
+    assert [told[serve].peak_sharers for serve in (C, late)] == [3, 2]
