@@ -155,3 +155,12 @@ def test_company_that_left_before_a_serve_came_was_not_its_company() -> None:
     allocation.tick(at(100, gpu0=1_000_000))
     told = between(allocation, ("end", C, 101), ("end", late, 101))
     assert [told[serve].peak_sharers for serve in (C, late)] == [3, 2]
+
+
+def test_company_that_came_after_another_was_told_its_figure_is_in_the_next_ones() -> None:
+    allocation, late = books(), bytes(15) + b"z"
+    allocation.tick(at(0, gpu0=0))
+    between(allocation, ("begin", A, 1), ("begin", B, 1))
+    allocation.tick(at(100, gpu0=1_000_000))
+    told = between(allocation, ("end", A, 101), ("begin", C, 102), ("begin", late, 102), ("end", B, 103))
+    assert [(told[serve].uj, told[serve].peak_sharers) for serve in (A, B)] == [(500_000, 2), (500_000, 3)]
