@@ -158,9 +158,20 @@ def test_company_that_left_before_a_serve_came_was_not_its_company() -> None:
 
 
 def test_company_that_came_after_another_was_told_its_figure_is_in_the_next_ones() -> None:
-    allocation, late = books(), bytes(15) + b"z"
+    allocation, more = books(), [bytes(15) + b"y", bytes(15) + b"z"]
     allocation.tick(at(0, gpu0=0))
-    between(allocation, ("begin", A, 1), ("begin", B, 1))
+    between(allocation, ("begin", A, 1), ("begin", B, 1), ("begin", C, 1))
+    allocation.tick(at(100, gpu0=900_000))
+    told = between(allocation, ("end", B, 101), *(("begin", serve, 102) for serve in more), ("end", C, 103))
+    assert [(told[serve].uj, told[serve].peak_sharers) for serve in (B, C)] == [(300_000, 3), (300_000, 4)]
+
+
+def test_serve_begins_unguarded_where_the_counter_was_read_a_while_after_another_ended() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    allocation.begin(A, allocation.cover("m"), 0)
     allocation.tick(at(100, gpu0=1_000_000))
-    told = between(allocation, ("end", A, 101), ("begin", C, 102), ("begin", late, 102), ("end", B, 103))
-    assert [(told[serve].uj, told[serve].peak_sharers) for serve in (A, B)] == [(500_000, 2), (500_000, 3)]
+    allocation.end(A, 90 * MS)
+    allocation.tick(at(115, gpu0=1_000_001))
+    allocation.begin(B, allocation.cover("m"), 115 * MS)
+    assert allocation.guard_ns(B) == 0  # what A spent may show up to the resolution after that reading
