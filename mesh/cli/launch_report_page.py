@@ -95,7 +95,8 @@ def _recipe(one: Told) -> Iterator[str]:
     if one.settings:
         told = [(each.name, f"{each.value or 'on'} ({each.origin})") for each in one.settings]
         pairs = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in told)
-        yield f"<details><summary>Settings in force, and where each comes from</summary><dl>{pairs}</dl></details>"
+        words = "Settings in force, and where each comes from"
+        yield f'<div class="card"><details><summary>{words}</summary><dl>{pairs}</dl></details></div>'
     for package in reversed(one.packages):
         yield _bench(one, package)
     if one.packages:

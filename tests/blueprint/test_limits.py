@@ -15,7 +15,7 @@ PUBLISHED = {
         "MAX_BODY_BYTES": 67_108_864, "MAX_LOCATOR_BYTES": 1_048_576, "MAX_PAYLOAD_BYTES": 68_719_476_736,
         "MAX_SIGNATURE_BYTES": 1_048_576, "MAX_MODULES": 256,
     },
-    revocation: {"MAX_REVOKED": 65_536},
+    revocation: {"MAX_REVOKED": 65_536, "MAX_LIST_BYTES": 2_100_593},
 }  # fmt: skip
 
 

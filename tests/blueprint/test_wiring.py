@@ -128,6 +128,16 @@ def test_folder_of_hugging_face_makes_the_same_kinds_of_nodes() -> None:
         placed_hf(0, replace(wiring.weights[0], name="x.weight"), "llama", post_norms=False)
 
 
+@pytest.mark.parametrize(
+    ("part", "role"),
+    [("input_layernorm", "attn_norm"), ("post_attention_layernorm", "post_attn_norm"), ("self_attn.q_proj", "attn_q")],
+)
+def test_norm_behind_the_attention_is_its_own_where_there_are_norms_behind(part: str, role: str) -> None:
+    weight = Weight(f"model.layers.3.{part}.weight", 0, (4,))
+    placed = placed_hf(0, weight, "llama", post_norms=True)
+    assert (placed.role, placed.layer) == (role, 3)
+
+
 @pytest.mark.parametrize(("shape", "wide"), [((8, 4, 2), (2, 4)), ((4, 2), (2, 4)), ((4,), (0, 4)), ((), (0, 1))])
 def test_tensor_of_several_matrices_is_as_wide_as_each(shape: tuple[int, ...], wide: tuple[int, int]) -> None:
     placed = placed_hf(0, Weight("model.layers.0.mlp.down_proj.weight", 0, shape), "llama", post_norms=False)

@@ -108,7 +108,10 @@ def test_a_snapshot_is_held_to_what_its_client_wrote_down(tmp_path: Path) -> Non
     with pytest.raises(ModelFileError, match=r"artifact 'model': model\.safetensors: sha256 is"):
         spec.candidate.check(None)
     note.write_text(f"{'0' * 40}\n{good}\n1.5\n")
-    with pytest.raises(ModelFileError, match="is of revision '0000"):
+    with pytest.raises(ModelFileError, match=f"is of revision '{'0' * 40}', expected {artifact['revision']}$"):
+        spec.candidate.check(None)
+    note.write_text("x" * 100)
+    with pytest.raises(ModelFileError, match=f"is of revision '{'x' * 80}', expected"):
         spec.candidate.check(None)
 
 

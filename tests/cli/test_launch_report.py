@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from mesh.cli.launch_report import _rendered
+from mesh.cli.launch_reports import Told
 from mesh.launch.recipe import RecipeFile
+from mesh.launch.settings import Setting
 from tests.cli.conftest import Mesh
 from tests.launch.benches import cell, data, failed, landed, request
 from tests.launch.recipes import CLUSTERS, PINNED
@@ -236,3 +239,19 @@ def test_dry_runs_print_the_commands_and_reach_no_node(mesh: Mesh, here: Path) -
 def test_wrong_command_lines_are_told(mesh: Mesh, here: Path, argv: tuple[str, ...]) -> None:
     ledger(here, OPENED)
     assert mesh("launch", *argv).code == 2
+
+
+@pytest.mark.parametrize("form", ["table", "md", "html"])
+def test_settings_in_force_are_shown_with_their_origins_in_every_form(form: str) -> None:
+    told = Told(
+        "r", None, None, settings=[Setting("max_num_seqs", "12", "x.env: <SEQS>"), Setting("eager", "", "here")]
+    )
+    shown = _rendered(form, [told], settings=True).decode()
+    line = {
+        "table": "r: max_num_seqs = 12 (x.env: <SEQS>)",
+        "md": r"- max\_num\_seqs = 12 (x.env: \<SEQS\>)",
+        "html": "<dt>max_num_seqs</dt><dd>12 (x.env: &lt;SEQS&gt;)</dd>",
+    }[form]
+    assert line in shown
+    assert "on (here)" in shown
+    assert ("Settings" in shown) == (form != "table")

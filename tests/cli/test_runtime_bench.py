@@ -121,6 +121,8 @@ def test_a_record_has_one_spelling_and_is_not_written_over(
     root, record = benched
     (tmp_path / "record.json").write_text(json.dumps(record))
     assert "not the canonical spelling" in check(mesh, root, tmp_path / "record.json").err
+    (tmp_path / "record.json").write_bytes(canonical(record) + b"\n")
+    assert "not the canonical spelling" in check(mesh, root, tmp_path / "record.json").err
     again = mesh("runtime", "bench", root / "candidate", "--models", root / "models", "--out", tmp_path / "record.json")
     assert again.code == 3
 

@@ -201,6 +201,15 @@ def test_bytes_that_are_no_candidate_are_refused(data: bytes, expected: str) -> 
         Candidate.from_json(data)
 
 
+def test_interconnect_of_one_node_is_told_in_the_words_of_the_document() -> None:
+    value = copy.deepcopy(document(VLLM))
+    value["target"]["placement"]["interconnect"].update(kind="ethernet", rdma_required=True)
+    with pytest.raises(CandidateError) as caught:
+        Candidate.from_json(json.dumps(value).encode())
+    assert "interconnect.kind: expected 'any' where strategy is single" in str(caught.value)
+    assert "interconnect.rdma_required: expected false where strategy is single" in str(caught.value)
+
+
 def test_variable_that_is_called_as_a_mark_is_named() -> None:
     value = copy.deepcopy(document(VLLM))
     value["engine"]["environment"] = {"[key]": ""}

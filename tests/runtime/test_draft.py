@@ -197,6 +197,15 @@ def test_a_draft_that_was_swept_before_it_was_locked_is_made_again(
     assert names(tmp_path) == ["new"]
 
 
+def test_what_has_a_name_is_told_from_what_another_has(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        path.touch()
+    for path in paths:
+        with path.open() as file:
+            assert [draft._is_at(other, file.fileno()) for other in paths] == [other == path for other in paths]
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path

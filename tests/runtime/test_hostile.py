@@ -84,6 +84,17 @@ def refused(data: bytes, tmp_path: Path, match: str) -> None:
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
 
 
+def test_a_member_of_another_dialect_is_called_by_its_name_alone(tmp_path: Path) -> None:
+    """Where POSIX keeps the folders of a long name, GNU's form of a header has other things."""
+    data = bytearray(archive(GOOD, regular("z.txt")))
+    at = data.index(b"z.txt\0")
+    data[at + 257 : at + 265] = b"ustar  \0"
+    data[at + 345 : at + 348] = b"abc"
+    refused(bytes(data), tmp_path, "member 'z.txt': not listed in")
+    data[at + 257 : at + 265] = b"ustar\x0000"
+    refused(bytes(data), tmp_path, "member 'abc/z.txt': not listed in")
+
+
 def test_a_pack_made_by_another_writer_is_taken(tmp_path: Path) -> None:
     (tmp_path / "in.letsinfer").write_bytes(archive(GOOD))
     assert unpack(tmp_path / "in.letsinfer", tmp_path / "out").descriptor.candidate.id == MACOS
@@ -106,6 +117,7 @@ AR_02: dict[str, tuple[list[Member], str]] = {
     "drive": ([regular("C:\\evil")], "member 'C:.+evil': an absolute path"),
     "backslash": ([regular("a\\..\\b")], "holds a backslash"),
     "not listed": ([GOOD, regular("z.txt")], "member 'z.txt': not listed in"),
+    "not listed, with a name as long as they go": ([GOOD, regular("n" * 100)], "member 'n+': not listed in"),
     "not listed, speaking of another": ([GOOD, regular("z.txt", b"13 path=evil\n")], "member 'z.txt': not listed in"),
     "another first": ([regular("a.txt"), GOOD], "member 'a.txt': not the next of those that are listed"),
     "missing": ([], "member 'runtime.json': missing"),

@@ -181,6 +181,24 @@ def test_a_file_that_changes_while_it_is_packed_is_found(folder: Path, tmp_path:
         pack(folder, tmp_path / "out.letsinfer", progress=link)
 
 
+def test_a_pack_that_becomes_another_while_it_is_unpacked_is_found(folder: Path, tmp_path: Path) -> None:
+    packs = []
+    for letter in (b"x", b"y"):
+        (folder / "a.dat").write_bytes(letter * 100)
+        pack(folder, tmp_path / f"{letter.decode()}.letsinfer")
+        packs.append((tmp_path / f"{letter.decode()}.letsinfer").read_bytes())
+    for first, then in (packs, packs[::-1]):  # of one of them the digest sorts before the other's
+        (tmp_path / "it.letsinfer").write_bytes(first)
+
+        def change(done: int, total: int, then: bytes = then) -> None:
+            if 2 * done == total:
+                (tmp_path / "it.letsinfer").write_bytes(then)
+
+        with pytest.raises(PackError, match=r"it\.letsinfer: changed while it was unpacked"):
+            unpack(tmp_path / "it.letsinfer", tmp_path / "out", progress=change)
+        assert not (tmp_path / "out").exists()
+
+
 def test_progress_reaches_its_end(folder: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     pack(folder, tmp_path / "out.letsinfer", progress=lambda done, total: seen.append((done, total)))

@@ -4,6 +4,7 @@ as one, and is neither death nor freedom."""
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 from mesh.launch.process import Holder
 from mesh.launch.run_ledger import LOCK_FILE
+from tests.sshd.following import ended
 
 if TYPE_CHECKING:
     from tests.sshd.hosts import Site
 
 NOBODY = 2**22 + 1  # above the largest id that the kernel gives out
+
+ANOTHER = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class H(BaseHTTPRequestHandler):
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b'{"data": [{"id": "another"}], "choices": [{"text": "x"}]}'
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    do_GET = do_POST = answer
+HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), H).serve_forever()
+"""
 
 
 def own_tools(one: Site) -> Path:
@@ -100,7 +115,7 @@ def test_rc_08_server_that_lives_is_not_taken_for_dead_where_a_tool_is_missing(o
     smi = one.sshds[0].folder / "home" / "bin" / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho driver and library differ\nexit 18\n")
     smi.chmod(0o755)
-    unseen = one.mesh("stop", "ref", "--verify-s", "1")
+    unseen = one.mesh("stop", "ref", "--verify-s", "5")
     assert "n0: could not check who holds GPU memory: driver and library differ" in unseen.stderr
     smi.unlink()
     assert one.mesh("stop", "ref").returncode == 0
@@ -120,7 +135,7 @@ def test_rc_08_port_of_another_model_is_told_beside_the_ledger_while_open_and_on
     assert looks(one) == ("stale", "dead", "dead", None)
     with another_model(one.port):
         assert looks(one) == ("differs", "dead", "alive", "another")
-        stopped = one.mesh("stop", "ref", "--drain-s", "1", "--verify-s", "1")
+        stopped = one.mesh("stop", "ref", "--drain-s", "1", "--verify-s", "5")
         assert f"port {one.port} is still taken" in stopped.stderr
         assert one.events("ref")[-1] == "stopping"
     assert one.mesh("stop", "ref").returncode == 0
@@ -130,6 +145,18 @@ def test_rc_08_port_of_another_model_is_told_beside_the_ledger_while_open_and_on
         again = one.mesh("serve", "ref")
         assert f"port {one.port} is taken already" in again.stderr
         assert len(one.events("ref")) == 5  # opened, ready, two stops, closed
+
+
+def test_rc_04_engine_that_is_healthy_and_serves_another_model_is_not_ready(one: Site) -> None:
+    one.script("other", ANOTHER)
+    starter = one.begin("serve", "other")
+    assert starter.stderr is not None
+    with ended(starter):
+        next(line for line in starter.stderr if line == "not ready yet: serves another, not reference\n")
+        starter.send_signal(signal.SIGINT)
+        said = starter.stderr.read()
+        assert starter.wait() != 0, said
+    assert one.closed("other")["how"] == "cancelled"
 
 
 def test_rc_08_of_two_starters_that_find_a_stale_lock_one_launches_and_it_is_recorded_once(one: Site) -> None:
