@@ -7,7 +7,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from mesh.cli.console import counted, emit, say
+from mesh.cli.console import counted, emit, note, say
 from mesh.cli.exits import ACCEPTED, REFUSED
 from mesh.cli.launch_flags import add_common_flags, ledger_of, ledgers, loaded, login_of
 from mesh.errors import LaunchError
@@ -44,7 +44,10 @@ def run_runs(args: argparse.Namespace) -> int:
     for name in asked:
         run_of(root, name)  # one that was never launched is a mistake, and not an empty list
     for name in asked or recipes_with_runs(root):
-        runs = RunLedger(root / name).runs()
+        ledger = RunLedger(root / name)
+        if (damaged := ledger.damaged()) is not None:
+            note(damaged)
+        runs = ledger.runs()
         shown = runs if args.all else [run for run in runs if run.open or run in runs[-_NEWEST:]]
         listed = [_told(name, run, args, config) for run in shown]
         one: dict[str, Any] = {"recipe": name, "launches": len(runs), "runs": listed}
@@ -85,7 +88,7 @@ def _look(name: str, run: Run, config: Loaded) -> dict[str, Any]:
     from mesh.launch.runs import status_of
 
     try:
-        status = asyncio.run(status_of(check_opened(name, run), login_of(config)))
+        status = asyncio.run(status_of(check_opened(name, run), login_of(config), ledger_of(name, config)))
     except LaunchError as e:
         return {"state": "inconclusive", "why": str(e)}
     return {"state": status.state, "why": status.why}

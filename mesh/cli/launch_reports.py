@@ -95,13 +95,13 @@ def gather(names: Sequence[str], config: Loaded, *, live: bool, archived: bool |
     every = list(dict.fromkeys([*folders, *recipes_with_runs(root)]))
     found = []
     for name in names or every:
-        told = _one(name, config, root, live=live)
+        told = _one(name, config, root, live=live, asked=bool(names))
         if names or archived is None or (told.file is not None and told.file.recipe.archived) == archived:
             found.append(told)
     return sorted(found, key=lambda one: (one.group, one.name)) if not names else found
 
 
-def _one(name: str, config: Loaded, root: Path, *, live: bool) -> Told:
+def _one(name: str, config: Loaded, root: Path, *, live: bool, asked: bool) -> Told:
     file: RecipeFile | None = None
     fault = None
     try:
@@ -110,7 +110,7 @@ def _one(name: str, config: Loaded, root: Path, *, live: bool) -> Told:
         fault = str(e)
     told = Told(name if file is None else file.name, file, fault)
     runs = RunLedger(root / told.name).runs()
-    if file is None and not runs:
+    if file is None and not runs and asked:  # of all, one that cannot be read hides no other
         raise UsageError(fault or f"recipe {name}: unknown")
     told.launches = len(runs)
     if runs:
@@ -147,7 +147,7 @@ def _of_run(told: Told, config: Loaded, root: Path, *, live: bool) -> None:
 
     async def look() -> None:
         login = login_of(config)
-        status = await status_of(run, login)
+        status = await status_of(run, login, RunLedger(root / told.name))
         told.state, told.why = status.state, status.why
         async with Hosts(login, nodes_of(run)) as hosts:
             seen = await observe(hosts, run, kept)

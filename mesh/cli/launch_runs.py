@@ -93,6 +93,8 @@ def run_serve(args: argparse.Namespace) -> int:
     if has_error(findings) and not args.allow_errors:
         raise LaunchError(f"recipe {file.name} breaks its contract, so nothing is launched; --allow-errors does anyway")
     ledger = ledger_of(file.name, config)
+    if (damaged := ledger.damaged()) is not None:
+        note(damaged)
     with ledger.locked(at_ns=time.time_ns()) as stale:
         if stale is not None:
             note(f"took over a lock that was left by {stale}")
@@ -206,14 +208,18 @@ def run_status(args: argparse.Namespace) -> int:
     told = []
     good = True
     for name in names:
-        runs = runs_of(root, name)
-        run = next((one for one in reversed(runs) if one.open), runs[-1])
+        ledger = ledger_of(name, config)
+        if (damaged := ledger.damaged()) is not None:
+            note(damaged)
+        runs = runs_of(root, name) if args.recipes else ledger.runs()
+        if not runs:
+            continue
+        run, drift = next((one for one in reversed(runs) if one.open), runs[-1]), list[str]()
         try:
-            run = run_of(root, name)
+            status = asyncio.run(status_of(run_of(root, name, run.id), login_of(config), ledger))
+            run, drift = status.run, _drift(name, run, config)
         except LaunchError as e:  # a damaged line of one recipe hides no other
-            status, drift = Status(run, "inconclusive", str(e), ()), []
-        else:
-            status, drift = asyncio.run(status_of(run, login_of(config))), _drift(name, run, config)
+            status = Status(run, "inconclusive", str(e), ())
         good = good and status.state in ("up", "starting", "stopped")
         told.append({**_told(name, run, status, len(runs)), "drift": drift})
         if not args.json:

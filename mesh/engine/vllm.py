@@ -365,5 +365,6 @@ class VllmTextEngine(VllmEngine):
             raise self._unavailable()
         return await self._text.encode(text, special=special, bare=bare)
 
-    def piece(self, token: int) -> bytes:
-        return self._text.piece(token)
+    @property
+    def piece(self) -> Callable[[int], bytes]:
+        return self._text.piece

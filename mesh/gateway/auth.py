@@ -40,6 +40,9 @@ class Credential:
     grant: Terms | None = None
 
 
+_LOOPBACK = Credential(LOOPBACK_CALLER)
+
+
 class Authenticator(Protocol):
     """One kind of bearer token."""
 
@@ -96,7 +99,7 @@ class Gatekeeper:
                 raise Forbidden(
                     "host header is not a loopback name and no keys are configured", code="host_not_loopback"
                 )
-            return Credential(LOOPBACK_CALLER)
+            return _LOOPBACK
         scheme, _, token = headers.get("Authorization", "").partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:

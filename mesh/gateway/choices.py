@@ -65,8 +65,10 @@ class Serve:
     first: Part | None = None
     begun: int = 0
     alarm: Alarm = field(init=False)
+    headers: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.headers = {"Mesh-Serve": ", ".join([serve_id_text(choice.serve_id) for choice in self.choices])}
         self.alarm = Alarm(self.late)
         self.alarm.set(asyncio.get_running_loop().time() + max(self.deadline - self.clock(), 0))
         for choice in self.choices:
@@ -75,10 +77,6 @@ class Serve:
     @property
     def prepared(self) -> Prepared:
         return self.placed.prepared
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Mesh-Serve": ", ".join(serve_id_text(choice.serve_id) for choice in self.choices)}
 
     @property
     def settled(self) -> bool:

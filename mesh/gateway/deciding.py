@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from mesh.engine.protocol import Decider, ServingEngine, TextEngine
@@ -36,10 +35,10 @@ def parse_decide(body: dict[str, Any], random: Random) -> Call:
     # a conversation's turn ends with the option; a text may go on behind it
     ignore_eos = fields.flag("ignore_eos")
     ending = messages is not None if ignore_eos is None else not ignore_eos
-    sampling = Sampling.from_map({**Sampling.greedy().to_map(), "ignore_eos": not ending})
+    sampling = Sampling.greedy().changed(ignore_eos=not ending)
     call = plain_call(fields, random, sampling)
     text, ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
-    return replace(call, messages=messages, prompt=text, prompt_ids=ids, options=options)
+    return call._replace(messages=messages, prompt=text, prompt_ids=ids, options=options)
 
 
 def _options(fields: Fields) -> tuple[str, ...]:

@@ -24,6 +24,11 @@ class Fields:
     def __contains__(self, field: str) -> bool:
         return field in self._values
 
+    @property
+    def left(self) -> bool:
+        """Whether any field is not read yet."""
+        return bool(self._values)
+
     def take(self, field: str) -> Any:
         """The raw value, None where it is absent."""
         return self._values.pop(field, None)

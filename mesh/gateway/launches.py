@@ -50,7 +50,7 @@ def told_of(folder: Path, now_ns: int) -> dict[str, Any]:
         told["fault"] = str(e).replace(str(folder), "the state folder")
     except OSError as e:
         told["fault"] = f"the last look cannot be read: {(e.strerror or str(e)).lower()}"
-    fresh = live is not None and now_ns - live["at_ns"] <= (3 * live["every_s"] + _PATIENCE_S) * 10**9
+    fresh = live is not None and abs(now_ns - live["at_ns"]) <= (3 * live["every_s"] + _PATIENCE_S) * 10**9
     if live is not None:
         told |= {"looked_ms": live["at_ns"] // _MS, "every_s": live["every_s"]}
     told["fresh"] = fresh

@@ -10,7 +10,6 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mesh.engine.protocol import MAX_SCORES
@@ -36,10 +35,10 @@ _NOT_YET = "not supported by this server"
 _HEX64 = re.compile(r"[0-9a-fA-F]{64}\Z")
 MAX_LABEL_CHARS = 512
 MAX_CHOICES = 16  # each is a serve of its own
+_GREEDY = Sampling.greedy()
 
 
-@dataclass(frozen=True, slots=True)
-class MeshOptions:
+class MeshOptions(NamedTuple):
     """The `mesh` object of a request. `nonce` is 32 bytes, the client's or drawn; `joule_ceiling_uj` microjoules;
     `deadline_s` seconds for the whole request."""
 
@@ -50,8 +49,7 @@ class MeshOptions:
     deadline_s: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One request, understood. Exactly one of `messages`, `prompt` and `prompt_ids` is there. `max_tokens` None means
     the server's default. `n` choices are made; `logprobs` is of how many of the likeliest ids they are told, None: no
     log-probabilities at all; `tools` are those that the model may call, `forced` the names of those of which it
@@ -141,9 +139,8 @@ def _call(
     calls = calls or _Calls((), (), (), False)
     if sampling.ignore_eos and (form is not None or calls.forced or calls.strict or calls.one):
         raise fields.fault("ignore_eos", "not where the answer has a format, which ends it", code="unsupported_value")
-    mesh = _mesh(fields.object("mesh") or Fields({}), random)
-    _labels(fields)
-    fields.done()
+    mesh = _mesh(fields, random)
+    _rest(fields)
     return Call(
         model,
         messages,
@@ -168,9 +165,8 @@ def _call(
 def plain_call(fields: Fields, random: Random, sampling: Sampling) -> Call:
     """What is left of a request that says nothing of how ids are chosen: the model, `mesh` and labels."""
     model = _model(fields)
-    mesh = _mesh(fields.object("mesh") or Fields({}), random)
-    _labels(fields)
-    fields.done()
+    mesh = _mesh(fields, random)
+    _rest(fields)
     return Call(model, None, None, None, None, sampling, stream=False, include_usage=False, mesh=mesh)
 
 
@@ -270,7 +266,7 @@ def _sampling(fields: Fields, random: Random) -> Sampling:
     repetition_u = _or(fields.millionths("repetition_penalty", 0, 100), MILLION)
     if repetition_u == 0:
         raise fields.fault("repetition_penalty", "must be above 0")
-    return Sampling.of(
+    return _GREEDY.changed(
         temperature_u=temperature_u,
         top_p_u=_or(fields.millionths("top_p", 0, 1), MILLION),
         top_k=max(0, _or(fields.integer("top_k", -1, MAX_TOKEN_ID), 0)),  # some servers write "no limit" as -1
@@ -328,7 +324,10 @@ def _stop_ids(fields: Fields) -> list[int]:
     return sorted(set(ids))
 
 
-def _mesh(fields: Fields, random: Random) -> MeshOptions:
+def _mesh(body: Fields, random: Random) -> MeshOptions:
+    fields = body.object("mesh")
+    if fields is None:
+        return MeshOptions(disclose=False, fidelity_floor=0, joule_ceiling_uj=None, nonce=random(32), deadline_s=None)
     options = MeshOptions(
         disclose=fields.flag("disclose") or False,
         fidelity_floor=_or(fields.integer("fidelity_floor", 0, 3), 0),
@@ -355,8 +354,11 @@ def _nonce(fields: Fields) -> bytes | None:
     return nonce
 
 
-def _labels(fields: Fields) -> None:
-    """What names the request for its sender and changes nothing in the answer; read, checked and not kept."""
+def _rest(fields: Fields) -> None:
+    """What is left of a body: what names the request for its sender and changes nothing in the answer, which is read,
+    checked and not kept, and what nobody knows, which is refused."""
+    if not fields.left:
+        return
     for name in ("user", "safety_identifier", "prompt_cache_key"):
         if len(fields.text(name) or "") > MAX_LABEL_CHARS:
             raise fields.fault(name, f"over {MAX_LABEL_CHARS} characters")
@@ -365,3 +367,4 @@ def _labels(fields: Fields) -> None:
         metadata.texts(MAX_LABEL_CHARS)
     fields.only("store", (False,), "answers are not stored; send false or nothing")
     fields.only("service_tier", ("auto", "default"), "there is one tier")
+    fields.done()

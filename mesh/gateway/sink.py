@@ -73,7 +73,7 @@ class TokenStream:
             self._wake()
 
     def put_all(self, tokens: Sequence[int]) -> None:
-        pieces = [self._piece(token) for token in tokens]
+        pieces = list(map(self._piece, tokens))
         if self._line is not None or not self._text.plain:
             for token in tokens:
                 self.put(token)

@@ -17,7 +17,7 @@ from mesh.launch.config import LaunchConfig, Node
 from mesh.launch.looking import HEALTH_PATHS, ask, models_at, ready
 from mesh.launch.plugins import NONE, Plugins
 from mesh.launch.run_choice import check_opened, every_ledger
-from mesh.launch.run_ledger import Run
+from mesh.launch.run_ledger import Run, RunLedger
 from mesh.launch.runs import Status, nodes_of, status_of
 from mesh.launch.selection import named
 from mesh.launch.ssh import Host, Hosts, Login
@@ -140,7 +140,7 @@ async def survey(
     if cluster is None:  # a cluster that the configuration no longer has, and that something still runs on
         known = {name for name, _ in fleets}
         fleets += [(name, list(nodes_of(runs[0][1]))) for name, runs in opened.items() if name not in known]
-    looked = await asyncio.gather(*(_cluster(name, nodes, opened.get(name, []), login, blocked.get(name, ()),
+    looked = await asyncio.gather(*(_cluster(name, nodes, opened.get(name, []), login, ledgers, blocked.get(name, ()),
                                               complete=complete)
                                     for name, nodes in fleets))  # fmt: skip
     return Fleet(now_ns(), tuple(looked), damaged)
@@ -151,6 +151,7 @@ async def _cluster(
     nodes: Sequence[Node],
     runs: Sequence[tuple[str, Run]],
     login: Login,
+    ledgers: Path,
     blocked: Sequence[str],
     *,
     complete: bool,
@@ -163,7 +164,9 @@ async def _cluster(
             why = f"not looked at: the cluster is down {'; '.join(causes)}"
             untold = tuple(RunHealth(recipe, run, "unknown", why) for recipe, run in runs)
             return ClusterHealth(name, states, untold, tuple(blocked))
-        looked = await asyncio.gather(*(_run(recipe, run, login, complete=complete) for recipe, run in runs))
+        looked = await asyncio.gather(
+            *(_run(recipe, run, login, RunLedger(ledgers / recipe), complete=complete) for recipe, run in runs)
+        )
     return ClusterHealth(name, states, tuple(looked))
 
 
@@ -175,10 +178,10 @@ def _node(node: Node, error: LaunchError | None) -> NodeHealth:
     return NodeHealth(node.name, address, "refused" if refused else "unreachable", str(error))
 
 
-async def _run(recipe: str, run: Run, login: Login, *, complete: bool) -> RunHealth:
+async def _run(recipe: str, run: Run, login: Login, ledger: RunLedger, *, complete: bool) -> RunHealth:
     # readiness first: an engine that became ready in between is then seen to be up as well
     readiness, why = await _readiness(run, login, complete=complete)
-    status = await status_of(run, login)
+    status = await status_of(run, login, ledger)
     if status.state == "stale":
         return RunHealth(recipe, run, "not-ready", status.why, status)
     if status.state == "inconclusive":

@@ -43,13 +43,15 @@ def poll_step(node: str, name: str) -> Step:
         "job",
         f"cd {at_home(job_folder(name))} || exit; cat status 2>/dev/null && exit; "
         'p=$(cat pid 2>/dev/null); [ -n "$p" ] || { echo running; exit; }; '
-        'if kill -0 "$p" 2>/dev/null; then echo running; else cat status 2>/dev/null || echo lost; fi',
+        # one that has ended is gone, or a zombie where nobody waits for it
+        """case $(sed 's/.*) //' "/proc/$p/stat" 2>/dev/null) in [!Z]*) echo running;; """
+        "*) cat status 2>/dev/null || echo lost;; esac",
     )
 
 
 def end_step(node: str, name: str) -> Step:
     folder = at_home(job_folder(name))
-    return Step(node, "end of the job", f'cd {folder} && p=$(cat pid) && kill -TERM -- "-$p" 2>/dev/null; true')
+    return Step(node, "end of the job", f'cd {folder} && p=$(cat pid) && kill -TERM "-$p" 2>/dev/null; true')
 
 
 def log_step(node: str, name: str, lines: int = 20) -> Step:

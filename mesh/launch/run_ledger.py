@@ -21,6 +21,7 @@ from mesh.launch.process import Holder
 Phase = Literal["starting", "ready", "stopping"]
 LEDGER_FILE = "runs.jsonl"
 LOCK_FILE = "lock"
+_SHOWN = 5
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class RunLedger:
         holder that left without a word, once. Raises LaunchError where another one holds it, or where one of another
         host wrote its name and nobody can say whether it lives."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / LOCK_FILE).open("a+", encoding="utf-8") as file:
+        with (self.folder / LOCK_FILE).open("a+", encoding="utf-8", errors="replace") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -81,6 +82,16 @@ class RunLedger:
             finally:
                 _write(file, "")
 
+    def at_work(self) -> str | None:
+        """Who holds the lock now and is seen to live, in words. Nothing is locked, so that nobody is kept from it."""
+        try:
+            with (self.folder / LOCK_FILE).open(encoding="utf-8", errors="replace") as file:
+                holder, _ = _named(file)
+        except OSError:
+            return None
+        life, found = ("dead", "") if holder is None else holder.life()
+        return found if life == "alive" else None
+
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one line and see it on the disk. A line that a crash cut is closed first, so that this one is whole."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -106,16 +117,9 @@ class RunLedger:
     def runs(self) -> list[Run]:
         """All runs, oldest first. Lines that a crash cut are passed over. Of a run that has lines, but none that opens
         it, nothing is known but that there was one."""
-        if not self.path.exists():
-            return []
         found: dict[str, Run] = {}
-        for line in self.path.read_bytes().split(b"\n"):
-            try:
-                event = json.loads(line, parse_float=_no_number, parse_constant=_no_number)
-                json.dumps(event, ensure_ascii=False).encode()  # half a character is no text that can be shown
-            except (ValueError, RecursionError):
-                continue
-            if not isinstance(event, dict) or not isinstance(event.get("run"), str):
+        for _, event in self._events():
+            if event is None or "run" not in event:
                 continue
             if event.get("event") == "opened":
                 found[event["run"]] = Run(event["run"], event)
@@ -127,6 +131,29 @@ class RunLedger:
             elif event.get("event") in ("ready", "stopping"):
                 run.phase = event["event"]
         return list(found.values())
+
+    def damaged(self) -> str | None:
+        """Which lines nobody can read, in words; None where each can be. A line that a crash cut is one of them."""
+        lines = [number for number, event in self._events() if event is None]
+        if not lines:
+            return None
+        shown = ", ".join(map(str, lines[:_SHOWN])) + (", ..." if len(lines) > _SHOWN else "")
+        return f"{self.path}: line{'s' * (len(lines) > 1)} {shown}: damaged, and passed over"
+
+    def _events(self) -> Iterator[tuple[int, dict[str, Any] | None]]:
+        """Each line by its number, what is no event as None."""
+        if not self.path.exists():
+            return
+        for number, line in enumerate(self.path.read_bytes().split(b"\n"), 1):
+            if not line:
+                continue
+            try:
+                event = json.loads(line, parse_float=_no_number, parse_constant=_no_number)
+                json.dumps(event, ensure_ascii=False).encode()  # half a character is no text that can be shown
+            except (ValueError, RecursionError):
+                event = None
+            whole = isinstance(event, dict) and isinstance(event.get("run", ""), str)
+            yield number, event if whole else None
 
     def open_run(self) -> Run | None:
         return next((run for run in reversed(self.runs()) if run.open), None)
@@ -143,7 +170,7 @@ def _named(file: Any) -> tuple[Holder | None, str]:
     text = file.read(4096).strip()
     try:
         holder = Holder.of(json.loads(text)) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         holder = None
     return holder, (f"process {holder.pid} of {holder.host}" if holder is not None else text)
 

@@ -43,8 +43,9 @@ def target_of(run: Run) -> Target:
     return Target(run.id, nodes_of(run), int(run.opened["port"]), str(run.opened["deploy"]))
 
 
-async def status_of(run: Run, login: Login) -> Status:
-    """Compare the ledger with processes, port and model list. Nothing is changed."""
+async def status_of(run: Run, login: Login, ledger: RunLedger | None = None) -> Status:
+    """Compare the ledger with processes, port and model list. Nothing is changed. With `ledger`, what became of the run
+    while nodes were asked counts, and one that a launcher is just starting is not stale."""
     target = target_of(run)
     expected = str(run.opened["model"])
     async with Hosts(login, target.nodes) as hosts:
@@ -60,7 +61,11 @@ async def status_of(run: Run, login: Login) -> Status:
         for one in looked:
             if isinstance(one, BaseException) and not isinstance(one, NodeUnreachable):
                 raise one
+    if ledger is not None:
+        run = next((one for one in ledger.runs() if one.id == run.id), run)
     state, why = _state(run, seen, lost, expected, target)
+    if state == "stale" and run.phase == "starting" and ledger is not None and (held := ledger.at_work()) is not None:
+        state, why = "starting", f"no process of it is there yet, and {held} is at work on it"
     return Status(run, state, why, tuple(seen))
 
 

@@ -24,6 +24,8 @@ COMMAND_S = 60.0
 MAX_SESSIONS = 8  # sshd's own limit is 10 for a connection
 MAX_OUTPUT_CHARS = 1 << 20
 MAX_LINE_CHARS = 1 << 16
+# What is printed before it is not the command's: start-up files of the user's shell greet people.
+BEGIN = "mesh-launch-begins"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +69,23 @@ class Host:
 
         try:
             async with self._sessions, asyncio.timeout(timeout_s):
-                # whatever the user's own shell is, the command is for sh
                 done = await self.connection.run(
-                    f"exec sh -c {shlex.quote(command)}", check=False, stdin=asyncssh.DEVNULL, errors="replace"
+                    _for_sh(command), check=False, stdin=asyncssh.DEVNULL, errors="replace"
                 )
         except TimeoutError:
             raise NodeUnreachable(f"node {self.node.name}: no end of a command within {timeout_s:g} s") from None
         except (asyncssh.Error, OSError) as e:
             raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
-        return Done(done.exit_status if done.exit_signal is None else None, _text(done.stdout), _text(done.stderr))
+        return self._done(done)
+
+    def _done(self, done: Any) -> Done:
+        out, err = _text(done.stdout), _text(done.stderr)
+        noise, begun, out = f"\n{out}".partition(f"\n{BEGIN}\n")
+        if not begun:
+            raise NodeUnreachable(f"node {self.node.name}: {_not_begun(err or noise)}")
+        _, told, later = f"\n{err}".partition(f"\n{BEGIN}\n")
+        status = done.exit_status if done.exit_signal is None else None
+        return Done(status, out[:MAX_OUTPUT_CHARS], (later if told else err)[:MAX_OUTPUT_CHARS])
 
     async def feed(self, command: str, data: bytes, *, timeout_s: float = COMMAND_S) -> Done:
         """Run a command of POSIX sh that reads `data`. Raises NodeUnreachable."""
@@ -83,14 +93,12 @@ class Host:
 
         try:
             async with self._sessions, asyncio.timeout(timeout_s):
-                done = await self.connection.run(
-                    f"exec sh -c {shlex.quote(command)}", check=False, input=data, encoding=None
-                )
+                done = await self.connection.run(_for_sh(command), check=False, input=data, encoding=None)
         except TimeoutError:
             raise NodeUnreachable(f"node {self.node.name}: no end of a command within {timeout_s:g} s") from None
         except (asyncssh.Error, OSError) as e:
             raise NodeUnreachable(f"node {self.node.name}: the connection went: {_reason(e)}") from None
-        return Done(done.exit_status if done.exit_signal is None else None, _text(done.stdout), _text(done.stderr))
+        return self._done(done)
 
     async def lines(self, command: str) -> AsyncIterator[str]:
         """What a command prints, a line at a time as it comes, errors among it; a line without an end is cut at
@@ -98,10 +106,19 @@ class Host:
         import asyncssh
 
         try:
-            async with self._sessions, self.connection.create_process(
-                f"exec sh -c {shlex.quote(command)}", stdin=asyncssh.DEVNULL, stderr=asyncssh.STDOUT, errors="replace"
-            ) as process:  # fmt: skip
-                rest = ""
+            async with (
+                self._sessions,
+                self.connection.create_process(
+                    _for_sh(command, errors=False), stdin=asyncssh.DEVNULL, stderr=asyncssh.STDOUT, errors="replace"
+                ) as process,
+            ):
+                rest = noise = ""
+                while line := await process.stdout.readline():
+                    if line.rstrip("\n") == BEGIN:
+                        break
+                    noise = line
+                else:
+                    raise NodeUnreachable(f"node {self.node.name}: {_not_begun(noise)}")
                 while chunk := await process.stdout.read(MAX_LINE_CHARS):
                     *whole, rest = (rest + chunk).split("\n")
                     for line in whole:
@@ -286,11 +303,22 @@ class Hosts:
         await asyncio.gather(*(host.close() for host in self.up.values()))
 
 
+def _for_sh(command: str, *, errors: bool = True) -> str:
+    """As the user's own shell takes it, whatever that is: the command is for sh, and says where it begins."""
+    says = f'printf "\\n{BEGIN}\\n"; '  # on a line of its own, after whatever
+    begins = says + says.replace(";", " >&2;") if errors else says
+    return shlex.join(["exec", "sh", "-c", f'{begins}exec sh -c "$0"', command])
+
+
+def _not_begun(said: str) -> str:
+    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "no word of it")
+    return f"the login shell there ended before it ran anything: {last[:300]}"
+
+
 def _reason(error: BaseException) -> str:
     text = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error) or type(error).__name__
     return str(text).strip().rstrip(".").lower()
 
 
 def _text(value: object) -> str:
-    text = value if isinstance(value, str) else "" if value is None else bytes(value).decode(errors="replace")  # type: ignore[call-overload]
-    return text[:MAX_OUTPUT_CHARS]
+    return value if isinstance(value, str) else "" if value is None else bytes(value).decode(errors="replace")  # type: ignore[call-overload]

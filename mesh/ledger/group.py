@@ -1,7 +1,8 @@
 """The writer thread: takes all waiting work, does it in one transaction, and tells everyone after the commit.
 
-One fsync is shared by whoever waited for the one before. Where a piece of work fails, which is seldom, all are done
-once more with a savepoint each, so that it leaves its neighbours alone; a transaction that fails fails all of them.
+One fsync is shared by whoever waited for the one before, and by all that an event loop asks for in one turn. Where a
+piece of work fails, which is seldom, all are done once more with a savepoint each, so that it leaves its neighbours
+alone; a transaction that fails fails all of them.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from mesh.errors import LedgerError
@@ -54,16 +55,23 @@ class GroupCommit:
         self._begin = begin
         self._translate = translate
         self._tend = tend
-        self._waiting: deque[_Job] = deque()
-        self._wake = threading.Condition()
-        self._closing = False
+        self._waiting: SimpleQueue[list[_Job] | None] = SimpleQueue()  # None is the last
+        self._left: list[_Job] = []  # what was over in the last group, on the thread
+        self._door = threading.Lock()
+        self._turns: dict[
+            asyncio.AbstractEventLoop, list[_Job]
+        ] = {}  # what loops have asked for in the turn they are in
+        self._closing = self._ended = False
         self._thread = threading.Thread(target=self._run, name="mesh-ledger", daemon=True)
         self._thread.start()
 
     def submit(self, work: Callable[[Transaction], T]) -> Future[T]:
         """Queue `work`. Cancelling the future before its turn keeps it from running."""
         future: Future[T] = Future()
-        self._put(_Job(work, future, None))
+        with self._door:
+            self._check_open()
+            self._let_in()
+            self._waiting.put([_Job(work, future, None)])
         return future
 
     def submit_async(self, work: Callable[[Transaction], T]) -> asyncio.Future[T]:
@@ -71,28 +79,54 @@ class GroupCommit:
         done whether or not anybody still awaits it."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._put(_Job(work, future, loop))
+        job = _Job(work, future, loop)
+        with self._door:
+            self._check_open()
+            turn = self._turns.get(loop)
+            if turn is None:
+                self._turns[loop] = [job]
+                loop.call_soon(self._end_turn)
+            else:
+                turn.append(job)
         return future
 
     def close(self) -> None:
         """Finish what is queued, then stop. Later submissions raise LedgerError."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
+        with self._door:
+            if not self._closing:
+                self._closing = True
+                self._let_in()
+                self._waiting.put(None)
         self._thread.join()
 
-    def _put(self, job: _Job) -> None:
-        with self._wake:
-            if self._closing:
-                raise LedgerError("ledger: closed")
-            self._waiting.append(job)
-            self._wake.notify()
+    def _check_open(self) -> None:
+        if self._closing:
+            raise LedgerError("ledger: closed")
+
+    def _end_turn(self) -> None:
+        with self._door:
+            self._let_in()
+
+    def _let_in(self) -> None:
+        """What the loops have asked for so far, in its order. Called with the door held."""
+        for jobs in self._turns.values():
+            self._waiting.put(jobs)
+        self._turns.clear()
 
     def _take(self) -> list[_Job]:
-        with self._wake:
-            while not self._waiting and not self._closing:
-                self._wake.wait()
-            return [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_GROUP))]
+        """Whatever waits, once anything does; nothing at the end."""
+        jobs, self._left = self._left, []
+        try:
+            while not self._ended and len(jobs) < MAX_GROUP:
+                more = self._waiting.get(block=not jobs)
+                if more is None:
+                    self._ended = True
+                else:
+                    jobs += more
+        except Empty:
+            pass
+        self._left = jobs[MAX_GROUP:]
+        return jobs[:MAX_GROUP]
 
     def _run(self) -> None:
         while jobs := self._take():

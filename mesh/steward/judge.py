@@ -50,10 +50,12 @@ def judge(
     if fault is not None:
         return _failed(prompt, put, delivered, fault, decides)
     counted_by = "gateway" if told.tokens_out is None else "both"
-    outcome = ServeOutcome.from_map(
-        {**told.to_map(), "counted_by": counted_by, "tokens_in": len(prompt), "tokens_out": len(put)}
-        | ({} if delivered is None else {"tokens_delivered": min(delivered, len(put))})
-        | ({"reason": cut_by} if told.finish == "cancelled" else {})
+    outcome = told.changed(
+        counted_by=counted_by,
+        tokens_in=len(prompt),
+        tokens_out=len(put),
+        **({} if delivered is None else {"tokens_delivered": min(delivered, len(put))}),
+        **({"reason": cut_by} if told.finish == "cancelled" else {}),
     )
     return Judgement(outcome, None if decides else tuple(put))
 

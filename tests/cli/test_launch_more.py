@@ -156,3 +156,7 @@ def test_recipe_that_cannot_be_read_hides_no_other_where_all_are_validated(mesh:
     assert "bad: 1 error, 0 warnings\n  error: recipe.toml: not valid toml: " in result.out
     assert "good: in order" in result.out
     assert mesh("launch", "validate", "bad").code == 2
+    result = mesh("launch", "report")
+    assert result.code == 0
+    assert "bad: recipes/bad/recipe.toml: not valid toml: " in result.out
+    assert mesh("launch", "report", "bad").code == 2

@@ -147,11 +147,11 @@ def test_what_is_described_is_what_is_read(name: str, monkeypatch: pytest.Monkey
         return take(self, field)
 
     monkeypatch.setattr(Fields, "take", noticing)
-    bodies = [LEAST[name] | ({"mesh": {}} if "oken" not in name else {})]
+    bodies = [LEAST[name] | ({"mesh": {}, "user": "u"} if "oken" not in name else {})]
     if name == "TokenizeRequest":
         bodies += [{"prompt": "hi"}, {"messages": MESSAGES}]
     if name == "DecideRequest":
-        bodies += [{"model": "m", "prompt": "hi", "options": ["yes", "no"], "mesh": {}}]
+        bodies += [{"model": "m", "prompt": "hi", "options": ["yes", "no"], "mesh": {}, "user": "u"}]
     for body in bodies:
         assert reads(name, body)
     forms = DESCRIBED["components"]["schemas"][name]

@@ -133,6 +133,7 @@ def test_line_that_is_damaged_takes_no_other_with_it(ledger: RunLedger, line: by
     ledger.append({"event": "ready", "run": "r1", "at_ns": 2})
     (run,) = ledger.runs()
     assert (run.phase, run.open) == ("ready", True)
+    assert ledger.damaged() == f"{ledger.path}: line 2: damaged, and passed over"
 
 
 def test_run_whose_opening_is_damaged_stays_open_and_can_only_be_closed_by_hand(ledger: RunLedger) -> None:
@@ -220,6 +221,18 @@ def test_rc_08_state_is_what_ledger_and_nodes_say_together(found: list[Seen], lo
 def test_rc_08_closed_run_whose_port_is_taken_or_processes_live_differs(found: list[Seen], state: str) -> None:
     run = Run("r1", OPENED, closed={"event": "closed", "how": "stopped"})
     assert _state(run, found, [], "m", TARGET)[0] == state
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"[" * 4096, b"{"], ids=["no text", "deep", "cut"])
+def test_lock_that_is_damaged_names_nobody(ledger: RunLedger, text: bytes) -> None:
+    ledger.folder.mkdir(parents=True)
+    (ledger.folder / LOCK_FILE).write_bytes(text)
+    assert ledger.at_work() is None
+    with ledger.locked(at_ns=1) as stale:
+        assert stale is not None
+        assert stale.startswith("a lock that names nobody: ")
+        assert ledger.at_work() == f"process {os.getpid()}"
+    assert (ledger.at_work(), ledger.damaged()) == (None, None)
 
 
 def test_lock_on_a_disk_that_is_full_is_named(ledger: RunLedger) -> None:

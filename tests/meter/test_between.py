@@ -145,3 +145,70 @@ def test_each_of_them_has_what_was_covered_of_its_own_span() -> None:
         (160 * MS, 100 * MS),
         (159 * MS, 99 * MS),
     ]
+
+
+def test_company_that_left_before_a_serve_came_was_not_its_company() -> None:
+    allocation, late = books(), bytes(15) + b"z"
+    allocation.tick(at(0, gpu0=0))
+    between(allocation, ("begin", C, 1), ("begin", A, 2), ("begin", B, 3), ("end", A, 4), ("end", B, 4))
+    between(allocation, ("begin", late, 5))  # at the reading at which those began too
+    allocation.tick(at(100, gpu0=1_000_000))
+    told = between(allocation, ("end", C, 101), ("end", late, 101))
+    assert [told[serve].peak_sharers for serve in (C, late)] == [3, 2]
+
+
+def test_company_that_came_after_another_was_told_its_figure_is_in_the_next_ones() -> None:
+    allocation, more = books(), [bytes(15) + b"y", bytes(15) + b"z"]
+    allocation.tick(at(0, gpu0=0))
+    between(allocation, ("begin", A, 1), ("begin", B, 1), ("begin", C, 1))
+    allocation.tick(at(100, gpu0=900_000))
+    told = between(allocation, ("end", B, 101), *(("begin", serve, 102) for serve in more), ("end", C, 103))
+    assert [(told[serve].uj, told[serve].peak_sharers) for serve in (B, C)] == [(300_000, 3), (300_000, 4)]
+
+
+def test_serve_begins_unguarded_where_the_counter_was_read_a_while_after_another_ended() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    allocation.begin(A, allocation.cover("m"), 0)
+    allocation.tick(at(100, gpu0=1_000_000))
+    allocation.end(A, 90 * MS)
+    allocation.tick(at(115, gpu0=1_000_001))
+    allocation.begin(B, allocation.cover("m"), 115 * MS)
+    assert allocation.guard_ns(B) == 0  # what A spent may show up to the resolution after that reading
+
+
+def test_company_of_an_instant_is_none() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    allocation.begin(A, allocation.cover("m"), 0)
+    allocation.tick(at(100, gpu0=1_000_000))
+    allocation.begin(B, allocation.cover("m"), 100 * MS)
+    allocation.tick(at(100, gpu0=1_000_000))
+    allocation.end(B, 100 * MS)
+    allocation.tick(at(200, gpu0=2_000_000))
+    assert allocation.end(A, 200 * MS).basis == "measured"
+
+
+def test_serve_begins_at_the_latest_reading_and_not_where_one_before_it_did() -> None:
+    allocation = books()
+    allocation.tick(at(0, gpu0=0))
+    between(allocation, ("begin", A, 1))
+    allocation.end_between(A, 2 * MS, keep=False)
+    between(allocation, ("begin", B, 3))  # without company, and not guarded
+    allocation.tick(at(100, gpu0=1_000_000))
+    between(allocation, ("begin", C, 101))
+    allocation.tick(at(200, gpu0=1_400_000))
+    told = between(allocation, ("end", B, 201), ("end", C, 202))
+    assert [told[serve].uj for serve in (B, C)] == [1_200_000, 200_000]
+    assert [told[serve].window_uj for serve in (B, C)] == [1_400_000, 400_000]
+
+
+def test_span_that_one_of_two_counters_does_not_resolve_is_not_told_as_the_longer_one_before() -> None:
+    coarse = Domain("gpu1", "nvml-total", 40 * MS, None, modelled=False)
+    allocation = Allocation([GPU, coarse], lambda: bytes(16))
+    allocation.tick(at(0, gpu0=0, gpu1=0))
+    between(allocation, ("begin", A, 1), ("begin", B, 1), ("begin", C, 4))
+    allocation.tick(at(81, gpu0=900, gpu1=900))
+    told = between(allocation, ("end", B, 82), ("end", C, 83))
+    assert (told[B].uj, told[B].span_ns) == (600, 81 * MS)
+    assert (told[C].reason, told[C].span_ns) == ("span-under-resolution", 79 * MS)

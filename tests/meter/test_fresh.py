@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from mesh.meter import metering as metering_module
+from mesh.meter.looking import Look
 from mesh.meter.metering import Metering
 from mesh.meter.protocol import Reading
 from tests.support.meters import MS, Clock, HandMeter, left
@@ -183,5 +184,15 @@ def test_caller_that_leaves_while_others_wait_takes_nobody_along() -> None:
             row = await left(metering)
             assert row.open_uj == b.uj
             assert row.unattributed_uj + row.idle_uj + row.open_uj == row.last_uj - row.first_uj
+
+    asyncio.run(run())
+
+
+def test_look_that_was_answered_as_it_was_asked_is_waited_for_no_more() -> None:
+    async def run() -> None:
+        look = Look(asyncio.get_running_loop(), 60)
+        look.set_result(None)
+        async with asyncio.timeout(30):
+            assert await look.wait()
 
     asyncio.run(run())

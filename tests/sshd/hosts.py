@@ -193,7 +193,7 @@ class Site:
             cwd=self.folder, env=self._env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def mesh(self, *argv: str, limit_s: int = 240) -> subprocess.CompletedProcess[str]:
+    def mesh(self, *argv: str, limit_s: int = 600) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*self.prefix, *MESH, "launch", *argv],
             cwd=self.folder, env=self._env(), capture_output=True, text=True, check=False, timeout=limit_s,

@@ -26,7 +26,7 @@ from tests.sshd.hosts import Site, Sshd, free_port, make_user_key, state_of, wri
 
 UNSHARED = ("unshare", "-nm", "--pid", "--fork", "--kill-child", "--mount-proc")
 PORT = 30_000
-START_S = 60
+START_S = 300
 SILENCE_S = 12  # short enough to wait for; a server that is merely busy may be silent for longer
 _DONE = "done-by-the-network"
 _OWN = ("bash", "sshd", "sshd-session", "sshd-auth", "unshare", "ip", "tail")  # what keeps a host, and lets in

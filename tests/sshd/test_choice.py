@@ -66,7 +66,7 @@ exec sh -c "$SSH_ORIGINAL_COMMAND"
 def run_there(site: Site) -> set[str]:
     """Every command that the node was given, by its own server."""
     commands = (site.sshds[0].folder / "home" / "commands").iterdir()
-    return {shlex.split(path.read_text())[3] for path in commands}
+    return {shlex.split(path.read_text())[4] for path in commands}
 
 
 def test_every_command_that_touches_a_node_was_in_the_dry_run(one: Site) -> None:

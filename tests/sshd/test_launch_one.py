@@ -218,6 +218,33 @@ def test_rc_01_engine_that_runs_otherwise_than_asked_is_stopped_again_unless_all
     assert one.mesh("stop", "other", "--drain-s", "1").returncode == 0
 
 
+def test_words_of_the_login_shell_are_nobody_elses_and_one_that_ends_is_told(one: Site) -> None:
+    """Root's own shell may be another than bash, and then says nothing; the node's server says it for it."""
+    home = one.sshds[0].folder / "home"
+    greeting = home / "greeting"
+    config = one.sshds[0].folder / "sshd_config"
+    config.write_text(config.read_text() + f'ForceCommand . {greeting}; eval "$SSH_ORIGINAL_COMMAND"\n')
+    one.sshds[0].stop()
+    one.sshds[0].start()
+    greeting.write_text("echo hello; echo 7 warnings >&2; printf 'no end'; printf 'of it' >&2; cd /\n")
+    one.reference()
+    told = json.loads(one.mesh("serve", "ref", "--json").stdout)
+    assert len(told["processes"]["n0"]) == 1
+    assert one.status("ref")["state"] == "up"
+    (node,) = json.loads(one.mesh("exec", "--json", "--", "echo one; echo two >&2; exit 4").stdout)["nodes"]
+    assert (node["status"], node["out"], node["err"]) == (4, "one\n", "two\n")
+    logs = one.mesh("logs", "ref", "--tail", "1")
+    assert "hello" not in logs.stdout
+    assert logs.stdout.startswith("n0: ")
+    greeting.write_text("echo no such group; exit 0\n")
+    status = one.status("ref")
+    assert status["state"] == "inconclusive"
+    assert status["why"] == "node n0: the login shell there ended before it ran anything: no such group"
+    greeting.write_text("")
+    assert one.mesh("stop", "ref").returncode == 0
+    assert gone(one, told["run"])
+
+
 def test_port_that_is_taken_is_no_place_for_an_engine(one: Site) -> None:
     import socket
 

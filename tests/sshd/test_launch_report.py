@@ -22,7 +22,7 @@ def report(site: Site, *argv: str) -> dict[str, Any]:
 
 
 def asked(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(url, timeout=300) as answer:
         return dict(json.load(answer))
 
 

@@ -4,6 +4,7 @@ as one, and is neither death nor freedom."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.launch.process import Holder
-from mesh.launch.run_ledger import LOCK_FILE
+from mesh.launch.run_ledger import LOCK_FILE, RunLedger
 from tests.sshd.following import ended
 
 if TYPE_CHECKING:
@@ -147,6 +148,26 @@ def test_rc_08_port_of_another_model_is_told_beside_the_ledger_while_open_and_on
         assert len(one.events("ref")) == 5  # opened, ready, two stops, closed
 
 
+def test_run_whose_launcher_is_at_work_is_starting_and_stale_without_it(one: Site) -> None:
+    """As it is between its opening and its engine's start, which on a busy node takes its time."""
+    ledger = RunLedger(one.folder / "launches" / "ref")
+    ledger.append(
+        {
+            "event": "opened", "run": "20300101T000000-aaaaaa", "at_ns": 1, "cluster": "here", "recipe": "ref",
+            "port": one.port, "deploy": "tmux", "engine": "mesh", "model": "reference",
+            "nodes": [{"name": "n0", "ssh_ip": "127.0.0.1", "ssh_port": one.sshds[0].port, "rank": 0}],
+        }
+    )  # fmt: skip
+    with ledger.locked(at_ns=2):
+        status = one.status("ref")
+        assert status["state"] == "starting"
+        assert status["why"] == f"no process of it is there yet, and process {os.getpid()} is at work on it"
+    assert one.status("ref")["state"] == "stale"
+    ledger.append({"event": "ready", "run": "20300101T000000-aaaaaa", "at_ns": 3})
+    with ledger.locked(at_ns=4):  # by a stop
+        assert one.status("ref")["state"] == "stale"
+
+
 def test_rc_04_engine_that_is_healthy_and_serves_another_model_is_not_ready(one: Site) -> None:
     one.script("other", ANOTHER)
     starter = one.begin("serve", "other")
@@ -165,7 +186,7 @@ def test_rc_08_of_two_starters_that_find_a_stale_lock_one_launches_and_it_is_rec
     folder.mkdir(parents=True)
     (folder / LOCK_FILE).write_text(json.dumps({**Holder.this().to_map(), "pid": NOBODY}))
     starters = [one.begin("serve", "ref") for _ in range(2)]
-    ends = [(starter.communicate(timeout=240)[1], starter.returncode) for starter in starters]
+    ends = [(starter.communicate(timeout=600)[1], starter.returncode) for starter in starters]
     assert sorted(code for _, code in ends) == [0, 3], ends
     (lost,) = (said for said, code in ends if code)
     assert "another launcher is at work on it" in lost or "is open; stop it" in lost
