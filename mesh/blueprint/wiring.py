@@ -46,7 +46,7 @@ def weights_of(tensors: Sequence[Tensor], names: Sequence[str]) -> tuple[Weight,
     return tuple(Weight(tensor.name, place[tensor.format], tensor.shape) for tensor in ordered)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Flow:
     """Where a value comes from: a node, the format that it has there, and how many elements a row."""
 

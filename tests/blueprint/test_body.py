@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from mesh.blueprint.body import Arm, Body, Group, Kernel, Module, planned
+from mesh.blueprint.body import Arm, Group, Kernel, Module, decode_body, encode_body, planned
 from mesh.errors import BodyError
 from tests.blueprint.bodies import body
+from tests.blueprint.circuits import deep_body
 
 GROUPS = (Group(1, (1,)), Group(0, (2, 3)))
 MATMUL, NORM = body().kernels
@@ -40,6 +41,7 @@ def test_arms_of_two_modes_may_be_for_the_same_rows_and_those_of_one_follow_each
         ({"evidence": (body().evidence[0],) * 2}, r"evidence\[1\] is not above"),
         ({"modules": (MODULE, MODULE)}, r"modules\[1\] is not above"),
         ({"kernels": (MATMUL, replace(NORM, module=1))}, r"kernels\[1\]\.module is 1, expected less than 1"),
+        ({"kernels": (MATMUL, replace(NORM, module=2))}, r"kernels\[1\]\.module is 2, expected less than 1"),
         ({"modules": (MODULE, Module("b", b"\xff" * 32, 1, "x86_64-avx2", "b"))}, "a module of which no kernel is"),
         ({"kernels": (MATMUL, NORM, Kernel(0, "zero", "zero", "F32"))}, "kernel 'zero' computes nothing"),
         ({"plan": ()}, "no plan"),
@@ -64,5 +66,7 @@ def test_body_that_contradicts_itself_is_refused(changes: dict[str, object], tol
         body(**changes)
 
 
-def test_body_that_does_not_is_one() -> None:
-    assert isinstance(body(), Body)
+def test_body_that_does_not_is_one_however_many_nodes_it_has() -> None:
+    for made in (body(), deep_body(12)):
+        assert decode_body(encode_body(made)) == made
+    assert len(made.circuit.nodes) > 300

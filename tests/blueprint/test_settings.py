@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from mesh.blueprint.postcard import decode, encode
+from mesh.blueprint.settings import SETTINGS as SETTINGS_KIND
 from mesh.blueprint.settings import VllmSettings, check_levers, check_loaded, levers_in
-from mesh.errors import BodyError, KernelError, UnstatedLever
+from mesh.errors import BodyError, KernelError, PostcardError, UnstatedLever
 from tests.blueprint.bodies import SETTINGS
 
 VLLM = VllmSettings("m", "0.32", 8, "cpu", (), None, (("VLLM_USE_V1", "1"),))
@@ -22,6 +24,14 @@ def test_variables_that_an_engine_reads_are_known_by_how_their_names_begin() -> 
         "GGML_CPU_TILED_MM", "LLAMA_ATTN_ROT_DISABLE", "OMP_NUM_THREADS", "LD_PRELOAD", "KMP_BLOCKTIME",
     }  # fmt: skip
     assert {"VLLM_USE_V1", "HF_HUB_OFFLINE", "LD_PRELOAD"} <= set(levers_in("vllm", found))
+
+
+def test_chat_template_is_stated_up_to_one_mebibyte() -> None:
+    for settings in (SETTINGS, VLLM):
+        long = replace(settings, chat_template="x" * (1 << 20))
+        assert decode(SETTINGS_KIND, encode(SETTINGS_KIND, long)) == long
+        with pytest.raises(PostcardError, match="text of 1 to 1048576 bytes"):
+            encode(SETTINGS_KIND, replace(settings, chat_template="x" * ((1 << 20) + 1)))
 
 
 def test_every_variable_that_is_not_stated_is_named() -> None:

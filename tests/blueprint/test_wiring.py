@@ -168,6 +168,7 @@ def test_what_is_not_understood_is_refused_by_name(found: list[Tensor], told: st
         ({"blocks": ("layer 0", "layer 0")}, "'layer 0' is 2 times among the blocks"),
         ({"weights": circuit().weights[::-1]}, r"weights\[1\] is not above"),
         ({"edges": circuit().edges[::-1]}, r"edges\[1\] is not above"),
+        ({"edges": [circuit().edges[number] for number in (0, 2, 1, 3)]}, r"edges\[2\] is not above"),
     ],
 )  # fmt: skip
 def test_circuit_that_contradicts_itself_is_refused(changes: dict[str, object], told: str) -> None:

@@ -159,6 +159,15 @@ def test_index_is_made_from_the_folders_and_checked(mesh, tmp_path: Path) -> Non
     assert "there is no such candidate" in mesh("runtime", "index", tmp_path, "--check").err
 
 
+def test_index_reads_a_document_to_its_end(mesh, tmp_path: Path) -> None:
+    published(tmp_path / MACOS, MACOS)
+    (tmp_path / MACOS / "benchmark.consensus.json").write_text("{}")  # its release names one
+    for name in ("runtime.json", "release.json"):
+        path = tmp_path / MACOS / name
+        path.write_bytes(path.read_bytes().replace(b"{", b"{" + b" " * 600_000, 1))
+    assert mesh("runtime", "index", tmp_path).code == 0
+
+
 @pytest.mark.parametrize(
     "listed", [[{"id": 1}], [{"id": None}], ["id"], [{"id": "x"}, {"id": 2}], [[["id", "x"]]], {"id": "x"}, 1]
 )

@@ -197,6 +197,13 @@ def test_a_draft_that_was_swept_before_it_was_locked_is_made_again(
     assert names(tmp_path) == ["new"]
 
 
+def test_what_is_no_folder_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NotADirectoryError) as caught, new_file(tmp_path / "pipe" / "new", 0o644):
+        pass
+    assert caught.value.filename == str(tmp_path / "pipe")
+
+
 def test_what_has_a_name_is_told_from_what_another_has(tmp_path: Path) -> None:
     paths = [tmp_path / "a", tmp_path / "b"]
     for path in paths:

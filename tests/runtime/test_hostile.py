@@ -20,6 +20,7 @@ from mesh.runtime.archive import read_pack
 from mesh.runtime.descriptor import Descriptor
 from mesh.runtime.document import canonical
 from mesh.runtime.header import ending, member_header, padding
+from mesh.runtime.names import check_together
 from mesh.runtime.packing import pack
 from mesh.runtime.tree import DESCRIPTOR
 from mesh.runtime.unpacking import unpack, verify
@@ -146,10 +147,17 @@ def test_a_deep_path_is_unpacked_and_one_beyond_every_system_is_refused(tmp_path
     refused(archive(regular(longer), GOOD, told=descriptor(**{longer: b""})), tmp_path, "over 1024 bytes")
 
 
+def test_the_same_name_is_there_twice_and_another_spelling_of_it_collides() -> None:
+    once, again, other = "a.txt", "".join(("a", ".txt")), "A.txt"
+    with pytest.raises(PackError, match=r"member 'a\.txt': there twice"):
+        check_together([once, again])
+    with pytest.raises(PackError, match=r"member 'a\.txt': .*'A\.txt'"):
+        check_together([once, other])
+
+
 def test_more_folders_than_so_many_files_need_are_refused() -> None:
     """Each takes a block of a disk, and a descriptor of a few megabytes could name millions."""
     from mesh.runtime.limits import MAX_FOLDERS
-    from mesh.runtime.names import check_together
 
     deep = "/a" * 499 + "/x"
     paths = [f"{n:03}{deep}" for n in range(MAX_FOLDERS // 500)]

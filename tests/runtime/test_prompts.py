@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import itertools
 import re
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.errors import CandidateError
-from mesh.runtime.prompts import Count, lines, prompt
+from mesh.runtime.prompts import NAME, Count, lines, prompt
 from tests.support.examples import examples
 
 
@@ -70,3 +72,17 @@ def test_a_size_that_nothing_has_is_refused() -> None:
         asyncio.run(prompt("code", 501, even, seed="x", stream=0))
     with pytest.raises(CandidateError, match="less than the task alone"):
         asyncio.run(prompt("code", 3, even, seed="x", stream=0))
+
+
+@pytest.mark.parametrize(
+    ("domain", "digest"),
+    [
+        ("code", "3e794ac1f78241f355fa1f883a439686d77cf15aa67d80201adea064c166a8b8"),
+        ("prose", "6c0626859326f71c2bedd9065f76c8004cceb4bed79f5f5b8ede35f3fb222f11"),
+    ],
+)
+def test_texts_are_those_that_records_name_by_their_version(domain: str, digest: str) -> None:
+    """Other texts are another version: figures of records are compared by it."""
+    assert NAME == "mesh-code-prose/1"
+    made = "".join(itertools.islice(lines(domain, "seed"), 500))
+    assert hashlib.sha256(made.encode()).hexdigest() == digest
