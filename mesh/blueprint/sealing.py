@@ -69,7 +69,7 @@ class SignatureBlock:
 
 def sign(key: SecretKey, chain: Sequence[Certificate], header: Header, kernels: Iterable[bytes]) -> bytes:
     """The block for a body and the digests of its kernels. Raises ChainError where the chain is not that of `key`."""
-    if not 0 < len(chain) <= MAX_CHAIN:
+    if len(chain) not in range(1, MAX_CHAIN + 1):
         raise ChainError(f"certificates: {len(chain)} given, expected 1 to {MAX_CHAIN}")
     if chain[0].subject != key.public:
         raise ChainError(f"certificate 0: of key {chain[0].subject.id.hex()}, the signer is {key.public.id.hex()}")

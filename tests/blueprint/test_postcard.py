@@ -93,6 +93,17 @@ def test_fault_names_the_field_and_where_it_is() -> None:
         p.decode(p.Seq(PAIR, 9), bytes.fromhex("0201000107"), "pairs")
 
 
+def test_items_of_no_size_are_no_sequence() -> None:
+    with pytest.raises(AssertionError, match="items of no size"):
+        p.Seq(p.Struct(Empty), 3)
+
+
+@pytest.mark.parametrize(("kind", "bits"), [(s.U16, 16), (s.U32, 32), (s.U64, 64), (s.U128, 128)])
+def test_number_of_more_bytes_than_it_can_have_is_not_read_on(kind: p.Kind, bits: int) -> None:
+    with pytest.raises(PostcardError, match=f"a varint of more bytes than u{bits} has"):
+        p.decode(kind, b"\x80" * 40 + b"\x01")
+
+
 def test_count_is_held_against_the_bytes_before_anything_is_made() -> None:
     many = p.Seq(p.Tuple(s.U64, s.U64), 1 << 40)
     with pytest.raises(PostcardError, match="1099511627776 items, more than 2 bytes can hold"):

@@ -10,7 +10,9 @@ import pytest
 
 from mesh.blueprint import certificate as certificates
 from mesh.blueprint.certificate import SIGNED_BYTES, Certificate, certify, check_chain
+from mesh.blueprint.container import Container
 from mesh.blueprint.revocation import Revocations, revoke
+from mesh.blueprint.sealing import sign
 from mesh.blueprint.signature import KEY_BYTES, SIGNATURE_BYTES, PublicKey, SecretKey
 from mesh.errors import (
     ChainError,
@@ -100,6 +102,14 @@ def test_label_that_is_too_long_is_told_in_short() -> None:
 def test_chain_of_no_certificate_leads_nowhere() -> None:
     with pytest.raises(ChainError, match=r"^certificates: 0 in the chain, expected 1 to 4$"):
         check_chain((), {})
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_nobody_signs_without_a_certificate_or_with_more_than_are_read(count: int) -> None:
+    header = Container.of_bytes(kbp(key=None)).header
+    with pytest.raises(ChainError, match=f"^certificates: {count} given, expected 1 to 4$"):
+        sign(SIGNER, (certificate(),) * count, header, [])
+    assert sign(SIGNER, (certificate(),) * 4, header, [])[0] == 4
 
 
 @pytest.mark.parametrize("count", [63, 65])

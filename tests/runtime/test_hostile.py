@@ -20,7 +20,7 @@ from mesh.runtime.archive import read_pack
 from mesh.runtime.descriptor import Descriptor
 from mesh.runtime.document import canonical
 from mesh.runtime.header import ending, member_header, padding
-from mesh.runtime.names import check_together
+from mesh.runtime.names import check_together, shown_path
 from mesh.runtime.packing import pack
 from mesh.runtime.tree import DESCRIPTOR
 from mesh.runtime.unpacking import unpack, verify
@@ -145,6 +145,19 @@ def test_a_deep_path_is_unpacked_and_one_beyond_every_system_is_refused(tmp_path
     longer = "a/" * 512 + "x"
     shutil.rmtree(tmp_path / "out")
     refused(archive(regular(longer), GOOD, told=descriptor(**{longer: b""})), tmp_path, "over 1024 bytes")
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("naïve", "'naïve'"),
+        ("a\x1b[1mé", r"'a\x1b[1m\xe9'"),
+        ("é" * 121, f"'{'é' * 120}...'"),
+        ("é" * 120, f"'{'é' * 120}'"),
+    ],
+)
+def test_path_is_shown_as_it_is_and_harms_no_terminal(path: str, shown: str) -> None:
+    assert shown_path(path) == shown
 
 
 def test_the_same_name_is_there_twice_and_another_spelling_of_it_collides() -> None:
