@@ -50,10 +50,11 @@ class Front:
         return statistics.median(asyncio.run(self._ask(requests, 1, streamed=False))) * 1e6
 
     def memory_mib(self) -> float:
-        """What it and its children hold."""
+        """What it and its children hold: what is private to each, and what one of them shares, the most that any does.
+        The pages of one interpreter's code are there once, however many processes run on them."""
         process = psutil.Process(self.process.pid)
-        held = sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
-        return float(held) / _MIB
+        held = [one.memory_full_info() for one in (process, *process.children(recursive=True))]
+        return float(sum(one.uss for one in held) + max(one.rss - one.uss for one in held)) / _MIB
 
     async def _ask(self, requests: int, callers: int, *, streamed: bool) -> list[float]:
         """Seconds that each request took."""
@@ -120,6 +121,13 @@ def reverse_proxy(url: str, *loop: str) -> Iterator[Front]:
     """On asyncio's own loop, or that of the package `loop`."""
     began = time.perf_counter()
     with running(sys.executable, "-I", str(_PROXY), url, *loop) as process:
+        yield _answering(Front(process, f"http://127.0.0.1:{line(process).strip()}"), began)
+
+
+@contextmanager
+def least_gateway(folder: Path, url: str) -> Iterator[Front]:
+    began = time.perf_counter()
+    with running(sys.executable, "-m", "bench.peers.least_gateway", url, str(folder / "least.sqlite")) as process:
         yield _answering(Front(process, f"http://127.0.0.1:{line(process).strip()}"), began)
 
 

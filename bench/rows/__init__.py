@@ -26,6 +26,7 @@ ROWS: tuple[Comparison, ...] = (
     weights.COMPARISON,
     durable.COMPARISON,
     *gateway_cpu.BARE,
+    gateway_cpu.LEAST,
     *gateway_cpu.LITELLM,
     gateway_cpu.ADDED,
     gateway_cpu.MEMORY,
