@@ -54,10 +54,10 @@ _STEPS = {
 
 def add_step_flags(serve: argparse.ArgumentParser) -> None:
     """So that whoever knows them from elsewhere is told what to do."""
-    for flag, (value, _) in _STEPS.items():
+    for flag, (value, command) in _STEPS.items():
         how: dict[str, Any] = {"action": "store_true"} if value is None else {"metavar": value}
-        serve.add_argument(flag, help=argparse.SUPPRESS, **how)
-    serve.add_argument("--no-push", action="store_true", help=argparse.SUPPRESS)
+        serve.add_argument(flag, help=f"refused: image {command.split()[0]} does it, before", **how)
+    serve.add_argument("--no-push", action="store_true", help="refused: a launch pushes nothing")
 
 
 def check_step_flags(args: argparse.Namespace) -> None:
