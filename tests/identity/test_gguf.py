@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from mesh.errors import ModelFileError
-from mesh.identity.gguf import GgufHeader, Split, read_header
+from mesh.identity.gguf import Split, read_header
 from tests.support.gguf_bytes import (
+    read,
+    refusal,
     small_model,
 )
 from tests.support.tiny_gguf import CHATML, write_tiny_gguf
@@ -21,17 +23,6 @@ GOOD = bytes.fromhex(
     "1400000000000000 67656e6572616c2e617263686974656374757265 08000000 0500000000000000 6c6c616d61"
     "0100000000000000 74 01000000 0800000000000000 00000000 0000000000000000" + "00" * 26 + "00" * 32
 )
-
-
-def read(raw: bytes) -> GgufHeader:
-    return read_header(io.BytesIO(raw), label="model.gguf")
-
-
-def refusal(raw: bytes) -> ModelFileError:
-    with pytest.raises(ModelFileError) as caught:
-        read(raw)
-    assert str(caught.value).startswith("model.gguf: ")
-    return caught.value
 
 
 def patched(at: int, patch: str) -> bytes:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from mesh.errors import ModelFileError
-from mesh.identity.gguf import GgufHeader, Split, read_header
+from mesh.identity.gguf import Split, read_header
 from mesh.schema.limits import MAX_TOKEN_ID
 from tests.support.gguf_bytes import (
     BOOL,
@@ -23,20 +21,11 @@ from tests.support.gguf_bytes import (
     array,
     gguf,
     pair,
+    read,
+    refusal,
     tensor,
 )
 from tests.support.tiny_gguf import write_tiny_gguf
-
-
-def read(raw: bytes) -> GgufHeader:
-    return read_header(io.BytesIO(raw), label="model.gguf")
-
-
-def refusal(raw: bytes) -> ModelFileError:
-    with pytest.raises(ModelFileError) as caught:
-        read(raw)
-    assert str(caught.value).startswith("model.gguf: ")
-    return caught.value
 
 
 @pytest.mark.parametrize(

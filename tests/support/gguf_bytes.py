@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Sequence
+
+import pytest
+
+from mesh.errors import ModelFileError
+from mesh.identity.gguf import GgufHeader, read_header
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 _CODES = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "B", U64: "Q", I64: "q", F64: "d"}
@@ -74,3 +80,14 @@ def small_model() -> bytes:
         [tensor("blk.0.attn_q.weight", [32, 2], 8, 0), tensor("output_norm.weight", [8], 0, 96)],
         bytes(96 + 32),
     )
+
+
+def read(raw: bytes) -> GgufHeader:
+    return read_header(io.BytesIO(raw), label="model.gguf")
+
+
+def refusal(raw: bytes) -> ModelFileError:
+    with pytest.raises(ModelFileError) as caught:
+        read(raw)
+    assert str(caught.value).startswith("model.gguf: ")
+    return caught.value
