@@ -58,9 +58,8 @@ class GroupCommit:
         self._waiting: SimpleQueue[list[_Job] | None] = SimpleQueue()  # None is the last
         self._left: list[_Job] = []  # what was over in the last group, on the thread
         self._door = threading.Lock()
-        self._turns: dict[
-            asyncio.AbstractEventLoop, list[_Job]
-        ] = {}  # what loops have asked for in the turn they are in
+        # what each loop has asked for in the turn that it is in
+        self._turns: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
         self._closing = self._ended = False
         self._thread = threading.Thread(target=self._run, name="mesh-ledger", daemon=True)
         self._thread.start()
