@@ -38,9 +38,8 @@ def one_heap() -> None:
 
 def settle() -> None:
     """To be called once everything is started, which then stays for good: the collector need not walk it again and
-    again. How often it looks stays as it is: a request that was refused leaves a cycle with its body in it, and memory
-    is bounded only where those are soon found. And a line of the log need not ask for the thread and the process, of
-    which it says nothing."""
+    again. How often it looks stays as it is: no answer leaves it anything, but a broken connection may. And a line of
+    the log need not ask for the thread and the process, of which it says nothing."""
     gc.collect()
     gc.freeze()
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

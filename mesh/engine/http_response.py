@@ -65,7 +65,8 @@ class AnswerReader:
         self.reusable = False
         self._head, self._body = head, body
         self._rest = b""
-        self._step: Callable[[bytes], bytes] = self._read_head
+        # a method of the class: one of its own would hold it in a circle, of which an answer leaves none
+        self._step: Callable[[AnswerReader, bytes], bytes] = AnswerReader._read_head
         self._left = 0  # bytes of the body, or of its chunk
         self._closes = False  # the line that ends a chunk is to come
 
@@ -76,11 +77,11 @@ class AnswerReader:
         while data:
             if self.whole:
                 raise MalformedAnswer("more than one answer")
-            data = self._step(data)
+            data = self._step(self, data)
 
     def end(self) -> bool:
         """The connection is closed. Whether that is how the answer ends."""
-        if self._step == self._read_to_the_end:
+        if self._step is AnswerReader._read_to_the_end:
             self.whole = True
         return self.whole
 
@@ -110,16 +111,16 @@ class AnswerReader:
         elif coding is not None:
             if coding.lower() != "chunked" or length is not None:
                 raise MalformedAnswer("a body in a transfer-encoding that is not known")
-            self._step = self._read_chunks
+            self._step = AnswerReader._read_chunks
         elif length is not None:
             if not re.fullmatch(r"[0-9]{1,18}", length):
                 raise MalformedAnswer("a content-length that is no number")
             self._left = int(length)
             self.whole = self._left == 0
-            self._step = self._read_counted
+            self._step = AnswerReader._read_counted
         else:
             self.reusable = False
-            self._step = self._read_to_the_end
+            self._step = AnswerReader._read_to_the_end
 
     def _read_counted(self, data: bytes) -> bytes:
         part, rest = data[: self._left], data[self._left :]
@@ -158,7 +159,7 @@ class AnswerReader:
                     return self._wait(data[at:])
                 at, self._left = end + 2, _size_of(data[at:end])
                 if not self._left:
-                    self._step = self._read_trailer
+                    self._step = AnswerReader._read_trailer
                     return data[at:]
         finally:
             if parts:

@@ -26,7 +26,7 @@ from mesh.gateway.config import GatewayConfig
 from mesh.gateway.cors import Cors
 from mesh.gateway.embeddings import Embeddings
 from mesh.gateway.evidence import Evidence, Health
-from mesh.gateway.faults import INTERNAL, error_body, headers_of, plain_error, status_of, told, where
+from mesh.gateway.faults import INTERNAL, error_body, headers_of, let_go, plain_error, status_of, told, where
 from mesh.gateway.identities import Identities
 from mesh.gateway.intake import Intake
 from mesh.gateway.journal import write
@@ -227,6 +227,7 @@ class Gateway:
             headers = headers_of(e)
             if SERVE in request:
                 headers["Mesh-Serve"] = request[SERVE]
+            let_go(e)
             return web.json_response(error_body(e), status=status, headers=headers)
         except web.HTTPException as e:
             if e.status < 400:
@@ -236,11 +237,13 @@ class Gateway:
             reason = f"body: over {self._config.max_body_bytes} bytes" if e.status == 413 else e.reason.lower()
             body = plain_error(reason, "invalid_request_error", code)
             headers = {name: e.headers[name] for name in ("Allow",) if name in e.headers}
+            let_go(e)
             return web.json_response(body, status=e.status, headers=headers)
         except ConnectionError:
             raise
         except Exception as e:  # noqa: BLE001  the last resort of every route
             log.error("unforeseen failure in %s %s: %s", request.method, request.path, where(e))
+            let_go(e)
             return web.json_response(INTERNAL, status=500)
 
 

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -218,40 +219,39 @@ class Completions:
 
     def _begin(self, serve: Serve) -> None:
         """Serve the next choice, and those that no other slot takes after it, in a slot that was entered."""
-        started = self._clock()
+        self._follow(serve, self._clock())
+
+    def _follow(self, serve: Serve, entered_s: float) -> bool:
+        """Serve the next choice in the slot; False where all have begun."""
+        choice = serve.following()
+        if choice is None:
+            return False
         placed = serve.placed
+        task = self._steward.begin(
+            placed.admitted if choice.index == 0 else replace(placed.admitted, request=choice.request),
+            placed.prepared.ids,
+            choice.sink,
+            serve_id=choice.serve_id,
+            idempotency=_idempotency(serve, choice),
+            prompt_text=placed.prepared.text,
+            options=placed.prepared.options,
+        )
+        self._running[task] = choice.sink
+        task.add_done_callback(partial(self._ended, serve, choice, entered_s))
+        return True
 
-        def run(choice: Choice) -> None:
-            task = self._steward.begin(
-                placed.admitted if choice.index == 0 else replace(placed.admitted, request=choice.request),
-                placed.prepared.ids,
-                choice.sink,
-                serve_id=choice.serve_id,
-                idempotency=_idempotency(serve, choice),
-                prompt_text=placed.prepared.text,
-                options=placed.prepared.options,
-            )
-            self._running[task] = choice.sink
-            task.add_done_callback(lambda task: ended(choice, task))
-
-        def ended(choice: Choice, task: asyncio.Task[SealedServe | Repeated]) -> None:
-            choice.sink.close()
-            del self._running[task]
-            fault = _hand_over(task, choice.outcome)
-            if fault is not None:
-                serve.drop(fault, OTHER_CHOICE)
-            elif serve.begun < len(serve.choices) and (late := self._too_late(serve)) is not None:
-                serve.drop(*late)
-            if not follow():
-                placed.backend.room.leave(started)
-
-        def follow() -> bool:
-            choice = serve.following()
-            if choice is not None:
-                run(choice)
-            return choice is not None
-
-        follow()
+    def _ended(
+        self, serve: Serve, choice: Choice, entered_s: float, task: asyncio.Task[SealedServe | Repeated]
+    ) -> None:
+        choice.sink.close()
+        del self._running[task]
+        fault = _hand_over(task, choice.outcome)
+        if fault is not None:
+            serve.drop(fault, OTHER_CHOICE)
+        elif serve.begun < len(serve.choices) and (late := self._too_late(serve)) is not None:
+            serve.drop(*late)
+        if not self._follow(serve, entered_s):
+            serve.placed.backend.room.leave(entered_s)
 
     def _too_late(self, serve: Serve) -> tuple[MeshError, str] | None:
         """Why no more choices are begun, and what receipts say of those that run."""

@@ -100,6 +100,16 @@ def where(error: BaseException) -> str:
     return " < ".join([type(error).__name__, *(f"{f.filename}:{f.lineno} {f.name}" for f in reversed(frames))])
 
 
+def let_go(error: BaseException) -> None:
+    """To be called of an error that was answered: drops its frames, and those of the errors that led to it. One of them
+    mostly has the error in a variable, and the request with its body in another: memory in a circle, which would be
+    held until the collector comes by."""
+    led: BaseException | None = error
+    while led is not None:
+        led.__traceback__ = None
+        led = led.__cause__ or led.__context__
+
+
 def headers_of(error: MeshError) -> dict[str, str]:
     if isinstance(error, Overloaded):
         return {"Retry-After": str(math.ceil(error.retry_after_s))}
