@@ -221,7 +221,7 @@ class Steward:
     ) -> SealedServe | Repeated:
         request, engine = admitted.request, admitted.engine
         prompt, options = given
-        payload = prompt + tuple(token for option in options for token in option)
+        payload = prompt + tuple(token for option in options for token in option) if options else prompt
         described = self._describe(engine, request)
         _check_same(admitted, described.block)
         started_ns = self._clock_ns()
