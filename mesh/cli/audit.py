@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import BLUEPRINT_FLAGS, ENGINE_FLAGS, add_engine_flags, kind_of, positive, spec_of, spelled
+from mesh.cli.exits import NOT_RUN
 from mesh.cli.newfile import check_new, write_new
 from mesh.cli.replay import read_text as read_grammar
 from mesh.cli.trust import add_trust_flag, read_trust
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mesh.replay.census import Census
     from mesh.replay.judged import Judged, Judgements
     from mesh.replay.plan import Plan
+    from mesh.replay.report import Report
     from mesh.schema.ids import ContentId
 
 _DESCRIPTION = """Checks the receipts of ledgers, exports and gateways: envelopes, numbers, signed counts, and whether
@@ -37,6 +39,7 @@ Diverged; 11: something could not be decided. MESH_API_KEY holds the credential 
 
 # Replays of a GGUF model from which it pays to measure passes with more threads: about one long answer's worth of work.
 _MANY = 16
+_MOST_JOBS = 64
 _MOST_THREADS = 8  # a pass over a small model gains nothing beyond
 
 
@@ -125,15 +128,23 @@ def run(args: argparse.Namespace) -> int:
         if specs:
             _Replaying(args, sources, census, plan, judged, journal, progress).run(specs)
     report = Report(census, plan, judged)
-    if args.html is not None:
-        from mesh.cli.audit_page import page
-
-        write_new(args.html, [page(report)])
     if args.json:
         emit(report.to_json())
     else:
         say(report_words(report))
-    return report.exit_code
+    return report.exit_code if args.html is None or _page_written(args.html, report) else report.exit_code or NOT_RUN
+
+
+def _page_written(path: Path, report: Report) -> bool:
+    """Whether it could be. The report is told already: what was found in hours is not lost where a disk is full."""
+    from mesh.cli.audit_page import page
+
+    try:
+        write_new(path, [page(report)])
+    except OSError as e:
+        note(f"mesh audit: {path}: {(e.strerror or str(e)).lower()}; the page was not written")
+        return False
+    return True
 
 
 def _specs(args: argparse.Namespace) -> list[EngineSpec]:
@@ -166,6 +177,8 @@ def _check_flags(args: argparse.Namespace, specs: Sequence[EngineSpec]) -> None:
         raise UsageError("--sample and --seed come together: what is drawn must not be anybody's choice")
     if args.each_model and args.sample is None:
         raise UsageError("--each-model is about --sample")
+    if (args.jobs or 1) > _MOST_JOBS:
+        raise UsageError(f"--jobs {args.jobs}: at most {_MOST_JOBS} engines run at once")
     if specs:
         return
     given = [flag for flag in (*ENGINE_FLAGS, *BLUEPRINT_FLAGS) if getattr(args, flag)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import positive
 from mesh.cli.exits import ACCEPTED
-from mesh.cli.newfile import write_new
+from mesh.cli.newfile import check_new, write_new
 from mesh.errors import MeterError, UsageError
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from mesh.meter.load import logical_cores, processor_name
 
     out = Path(args.out)
-    if out.exists():  # before a ladder of minutes and not after it
-        raise FileExistsError(17, "file exists", args.out)
+    check_new(out)  # before a ladder of minutes and not after it
     cores = logical_cores()
     points = _points(args, cores)
     made = Calibration.of(points, processor=processor_name(), cores=cores)

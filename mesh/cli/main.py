@@ -58,6 +58,17 @@ class _Parser(argparse.ArgumentParser):
         # no abbreviations: what a script writes today must not become ambiguous with the next option
         super().__init__(formatter_class=_Help, allow_abbrev=False, **options)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What follows `--` are flags for a server of our own. argparse by itself would not take them for that where
+        options stand between them and the command's files."""
+        before = list(args)
+        if "--" not in before or all(action.dest != "flags" for action in self._actions):
+            return super().parse_known_args(args, namespace)
+        at = before.index("--")
+        found, rest = super().parse_known_args(before[:at], namespace)
+        found.flags = [*found.flags, *before[at + 1 :]]
+        return found, rest
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
 

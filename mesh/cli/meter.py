@@ -86,23 +86,29 @@ def run_watch(args: argparse.Namespace) -> int:
 def run_record(args: argparse.Namespace) -> int:
     from mesh.meter.recorded import log_lines, reading_line
 
-    written = 0
+    written, absent = 0, dict[str, str | None]()
     with _meters(args) as meters:
         domains = [domain for meter in meters for domain in meter.domains()]
         descriptor = os.open(args.out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PUBLIC)
         with naming(args.out), os.fdopen(descriptor, "wb") as file, suppress(KeyboardInterrupt):
             file.writelines(log_lines(domains))
-            last_ns = 0
+            absent, last_ns = {domain.name: None for domain in domains}, 0
             for readings in _readings(meters, args):
                 for reading in readings:
                     last_ns = max(last_ns, reading.at_ns)
                     file.write(reading_line(reading, not_before_ns=last_ns))
                     written += 1
+                    if reading.uj is not None:
+                        absent.pop(reading.domain, None)
+                    elif reading.domain in absent:
+                        absent[reading.domain] = reading.reason
                 file.flush()
     if args.json:
-        emit({"out": args.out, "domains": [domain.name for domain in domains], "readings": written})
+        emit({"out": args.out, "domains": [domain.name for domain in domains], "readings": written, "absent": absent})
     else:
         note(f"{counted(written, 'reading')} of {counted(len(domains), 'domain')} written to {args.out}")
+        for name, reason in absent.items():
+            note(f"{name}: no reading has a figure ({reason or 'no-reading'})")
     return ACCEPTED
 
 

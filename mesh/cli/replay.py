@@ -58,6 +58,10 @@ def run(args: argparse.Namespace) -> int:
     from mesh.cli.words import verdict_words
     from mesh.schema.envelope import RECEIPT_TYPE, verify
 
+    if args.flags and not args.flags[0].startswith("-"):  # a server's flags begin with one
+        raise UsageError(
+            f"one receipt and one disclosure, and {args.flags[0]!r} is behind them: many are for `mesh audit`"
+        )
     spec = spec_of(args)
     if isinstance(spec, VllmSpec):
         spec = replace(spec, margins=True)  # so that a tie can be told from a difference

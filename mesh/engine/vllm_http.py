@@ -112,10 +112,14 @@ class VllmServer:
         open then. Raises EngineUnavailable where it says itself that it cannot serve: what answers may be a front whose
         engine has died."""
         opened = self._probes.opened
-        health = await self._probe("/health")
+        # at once: whoever is alone waits for this look
+        health, cards = await asyncio.gather(self._probe("/health"), self.models(), return_exceptions=True)
+        if isinstance(health, BaseException):
+            raise health
         if health.status not in (200, 404):  # not every server in vLLM's place has it
             raise EngineUnavailable(f"{self._name}: says that it is not well ({health.status})")
-        cards = await self.models()
+        if isinstance(cards, BaseException):
+            raise cards
         return cards, self._probes.opened == opened
 
     async def metrics(self) -> Metrics:

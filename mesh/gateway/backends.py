@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from mesh.engine.protocol import Decider, ScoringEngine, ServingEngine, identity_of, shard_route_of, tool_form
+from mesh.engine.protocol import (
+    Decider,
+    ScoringEngine,
+    ServingEngine,
+    TextEngine,
+    has_text,
+    identity_of,
+    shard_route_of,
+    tool_form,
+)
 from mesh.errors import (
     BadRequest,
-    ContextLengthExceeded,
     DeadlineExceeded,
     EngineUnavailable,
     IdentityChanged,
@@ -48,26 +56,21 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """`identity` is what the engine was when the gateway began, None where it had none."""
+    """`text` is the engine's text side, where it has one; `identity` what the engine was when the gateway began, None
+    where it had none."""
 
+    name: str
     engine: ServingEngine
+    text: TextEngine | None
     room: Room
     aliases: frozenset[str]
     identity: ShardIdentity | None = None
 
     @property
-    def name(self) -> str:
-        return self.engine.recipe_id
-
-    def answers_to(self, model: str) -> bool:
-        return model == self.name or model in self.aliases
-
-    @property
     def taken_out(self) -> IdentityChanged | None:
         """Why it may serve nobody until the gateway is started again: it is no longer what it was, and the error names
         every axis. None where it is."""
-        now = identity_of(self.engine)
-        if self.identity is None or now is self.identity:
+        if self.identity is None or (now := identity_of(self.engine)) is self.identity:
             return None
         if now is None:
             return IdentityChanged(f"backend {self.name!r}: no longer says what it is, as it did when it was taken in")
@@ -75,17 +78,12 @@ class Backend:
         return IdentityChanged(f"backend {self.name!r}: taken out: {listed(changed)}") if changed else None
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """A request that has its backend and a slot there, to be given back with `leave`."""
 
     prepared: Prepared
     admitted: Admitted
     backend: Backend
-
-    @property
-    def engine(self) -> ServingEngine:
-        return self.admitted.engine
 
 
 class Backends:
@@ -106,8 +104,11 @@ class Backends:
         if len(set(names)) != len(names):
             raise UsageError(f"two backends serve one model name: {', '.join(names)}; an alias is what they may share")
         self._steward = steward
-        self._config = config
         self._clock = clock
+        self._max_prompt_tokens, self._max_tokens = config.max_prompt_tokens, config.max_output_tokens
+        self._default_max_tokens = config.default_max_tokens
+        if self._max_tokens is not None:
+            self._default_max_tokens = min(self._default_max_tokens, self._max_tokens)
         self.all: list[Backend] = []
         for engine, route in zip(engines, routes or [Route()] * len(engines), strict=True):
             for alias in route.aliases:
@@ -116,7 +117,13 @@ class Backends:
             queue = config.queue if route.queue is None else route.queue
             room = Room(engine.slots, queue, config.queue_wait_s, clock)
             _check_certified(engine, steward)
-            self.all.append(Backend(engine, room, frozenset(route.aliases), identity_of(engine)))
+            aliases = frozenset(route.aliases)
+            text = engine if has_text(engine) else None
+            self.all.append(Backend(engine.recipe_id, engine, text, room, aliases, identity_of(engine)))
+        self._named = {
+            model: [backend for backend in self.all if model == backend.name or model in backend.aliases]
+            for model in self.names
+        }
         self._prompt_kinds: dict[bytes, tuple[object, ...]] = {}
 
     @property
@@ -125,17 +132,17 @@ class Backends:
         aliases = {alias: None for backend in self.all for alias in sorted(backend.aliases)}
         return [*(backend.name for backend in self.all), *aliases]
 
-    def named(self, model: str) -> list[Backend]:
+    def named(self, model: str) -> Sequence[Backend]:
         """Those that answer to `model`, at least one. Raises NotFound (`model_not_found`) naming what is served."""
-        found = [backend for backend in self.all if backend.answers_to(model)]
-        if not found:
+        found = self._named.get(model)
+        if found is None:
             served = ", ".join(map(repr, self.names))
             raise NotFound(
                 f"model {model!r} is not served here; served: {served}", code="model_not_found", param="model"
             )
         return found
 
-    def within(self, model: str, grant: Terms | None) -> list[Backend]:
+    def within(self, model: str, grant: Terms | None) -> Sequence[Backend]:
         """Those that answer to `model` and that the `grant`, where there is one, may admit. Raises as `named` does, and
         GrantRefused."""
         backends = self.named(model)
@@ -158,62 +165,64 @@ class Backends:
         """Find the backend for a request and wait for a slot there, until the clock says `deadline`. Those in `tried`
         are left out, and those that are not in the `grant`. Raises a Refused with each backend's reason,
         EngineUnavailable, DeadlineExceeded."""
-        limit = self._config.max_output_tokens
+        limit = self._max_tokens
         if limit is not None and (call.max_tokens or 0) > limit:
             raise BadRequest(
                 f"max_tokens: {call.max_tokens}, at most {limit}", code="invalid_value", param="max_tokens"
             )
-        backends = [backend for backend in self.named(call.model) if backend.name not in tried]
-        if not backends:
-            raise EngineUnavailable(f"every backend of {call.model!r} was tried")
+        backends = self.named(call.model)
+        if tried:
+            backends = [backend for backend in backends if backend.name not in tried]
+            if not backends:
+                raise EngineUnavailable(f"every backend of {call.model!r} was tried")
         if grant is not None:
             used = await self._steward.used_up(grant)
             backends = await _unchanged(self._granted(backends, grant, call.max_tokens or 1, used))
-        taken_out = {backend.name: why for backend in backends if (why := backend.taken_out) is not None}
-        if len(taken_out) == len(backends):
-            raise next(iter(taken_out.values()))
-        backends = [backend for backend in backends if backend.name not in taken_out]
-        full = [fault for backend in backends if (fault := backend.room.overloaded(caller)) is not None]
-        if full and len(full) == len(backends):  # said before the work of tokenizing
-            raise min(full, key=lambda fault: fault.retry_after_s)
+        backends = _open(backends, caller)
         asking = _asking(backends)
         try:
-            prepared = await self._prepared(call, backends)
-            unready = await _fault_of(asking)
+            if len(backends) == 1:
+                (backend,) = backends
+                readings = {backend.name: (backend, await self._prepare(call, backend))}
+            else:
+                readings = await self._readings(call, backends)
+            unready = None if asking is None else await _fault_of(asking)
         except BaseException:
             if asking is not None:
                 asking.cancel()
             raise
-        asked = None if asking is None else backends[0].name
-        offers = {name: Offer(one.request, backend.engine) for name, (backend, one) in prepared.items()}
+        asked = asking is not None
         while True:
-            standing = _Standing({backend.name: backend for backend in self.all}, caller, asked)
-            asked = None
-            admitted = await self._steward.choose(list(offers.values()), caller=caller, standing=standing, grant=grant)
+            offers = [
+                Offer(one.request, backend.engine, backend.aliases, backend.room, asked)
+                for backend, one in readings.values()
+            ]
+            asked = False
+            admitted = await self._steward.choose(offers, caller=caller, grant=grant)
             if unready is not None:
                 raise unready
-            backend, one = prepared[admitted.engine.recipe_id]
-            if backend.room.overloaded(caller) is not None:
+            backend, one = readings[admitted.engine.recipe_id]
+            room = backend.room
+            if room.take():
+                return Placed(one, admitted, backend)
+            if room.overloaded(caller) is not None:
                 continue  # it filled while others were asked whether they are ready
-            unasked = backend.room.full
-            if await self._enter(backend.room, caller, deadline) or unasked:
-                try:
-                    # while this one waited, the engine may have gone, or become another
-                    if (changed := backend.taken_out) is not None:
-                        raise changed
-                    offer = offers[backend.name]
-                    admitted = await self._steward.choose(
-                        [offer], caller=caller, standing=_Inside(standing), grant=grant
-                    )
-                except EngineUnavailable:
-                    backend.room.leave(self._clock())
-                    del offers[backend.name]
-                    if not offers:
-                        raise
-                    continue
-                except BaseException:
-                    backend.room.leave(self._clock())
+            await self._wait(room, caller, deadline)
+            try:
+                # while this one waited, the engine may have gone, or become another
+                if (changed := backend.taken_out) is not None:
+                    raise changed
+                offer = Offer(one.request, backend.engine, backend.aliases)  # it has its place
+                admitted = await self._steward.choose([offer], caller=caller, grant=grant)
+            except EngineUnavailable:
+                room.leave(self._clock())
+                del readings[backend.name]
+                if not readings:
                     raise
+                continue
+            except BaseException:
+                room.leave(self._clock())
+                raise
             return Placed(one, admitted, backend)
 
     def _granted(
@@ -227,22 +236,22 @@ class Backends:
                 raise why
         return admitted
 
-    async def _enter(self, room: Room, caller: str, deadline: float) -> bool:
+    async def _wait(self, room: Room, caller: str, deadline: float) -> None:
         try:
-            return await room.enter(caller, max(deadline - self._clock(), 0))
+            await room.enter(caller, max(deadline - self._clock(), 0))
         except TimeoutError:
             raise DeadlineExceeded("the request's time was over before it had a slot; nothing was served") from None
 
-    async def _prepared(self, call: Call, backends: Sequence[Backend]) -> dict[str, tuple[Backend, Prepared]]:
+    async def _readings(self, call: Call, backends: Sequence[Backend]) -> dict[str, tuple[Backend, Prepared]]:
         """The request as each backend would read it. One that cannot read it is left out; raises where none can."""
         made: dict[tuple[object, ...], Prepared | Refused | EngineUnavailable] = {}
         ready: dict[str, tuple[Backend, Prepared]] = {}
         faults: dict[str, Refused | EngineUnavailable] = {}
         for backend in backends:
-            kind = self._prompt_kind(call, backend.engine) if len(backends) > 1 else ()
+            kind = self._prompt_kind(call, backend.engine)
             if kind not in made:
                 try:
-                    made[kind] = await self._prepare(call, backend.engine)
+                    made[kind] = await self._prepare(call, backend)
                 except (Refused, EngineUnavailable) as e:
                     made[kind] = e
             one = made[kind]
@@ -259,16 +268,14 @@ class Backends:
             raise NoCandidate(f"no backend may serve this request: {listed}", reasons=reasons)
         raise first
 
-    async def _prepare(self, call: Call, engine: ServingEngine) -> Prepared:
-        default = min(self._config.default_max_tokens, self._config.max_output_tokens or math.inf)
-        prepared = await prepare(call, engine, default_max_tokens=int(default))
-        limit = self._config.max_prompt_tokens
-        tokens = prepared.request.prompt_tokens
-        if limit is not None and tokens > limit:
-            raise ContextLengthExceeded(
-                f"prompt: {tokens} tokens, this server takes at most {limit}", param=call.prompt_param
-            )
-        return prepared
+    def _prepare(self, call: Call, backend: Backend) -> Coroutine[Any, Any, Prepared]:
+        return prepare(
+            call,
+            backend.engine,
+            backend.text,
+            default_max_tokens=self._default_max_tokens,
+            max_prompt_tokens=self._max_prompt_tokens,
+        )
 
     def _prompt_kind(self, call: Call, engine: ServingEngine) -> tuple[object, ...]:
         """Equal for engines that read a request alike: same weights, template and settings, and able to do the same.
@@ -287,6 +294,26 @@ class Backends:
         return kind
 
 
+def _open(backends: Sequence[Backend], caller: str) -> Sequence[Backend]:
+    """Those that are what they were when they were taken in; that all of them are full is said before the work of
+    tokenizing. Raises IdentityChanged, Overloaded."""
+    left: list[Backend] = []
+    changed: list[IdentityChanged] = []
+    full: list[Overloaded] = []
+    for backend in backends:
+        if (why := backend.taken_out) is not None:
+            changed.append(why)
+            continue
+        left.append(backend)
+        if (fault := backend.room.overloaded(caller)) is not None:
+            full.append(fault)
+    if not left:
+        raise changed[0]
+    if len(full) == len(left):
+        raise min(full, key=lambda fault: fault.retry_after_s)
+    return left
+
+
 def _asking(backends: Sequence[Backend]) -> asyncio.Task[None] | None:
     """Whoever is alone is not made to wait twice: the one backend that there is is asked whether it is ready while it
     reads the prompt. None where it has others to serve, who mostly have asked it just now."""
@@ -297,10 +324,8 @@ def _asking(backends: Sequence[Backend]) -> asyncio.Task[None] | None:
     return asking
 
 
-async def _fault_of(asking: asyncio.Task[None] | None) -> MeshError | None:
+async def _fault_of(asking: asyncio.Task[None]) -> MeshError | None:
     """Why the backend that was asked is not ready. Whether it may serve the request at all is said first."""
-    if asking is None:
-        return None
     try:
         await asking
     except MeshError as e:
@@ -333,43 +358,3 @@ def _check_certified(engine: ServingEngine, steward: Steward) -> None:
     route = shard_route_of(engine)
     if route is not None:
         steward.reader.registry().require_serving(route.shards[0])
-
-
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    """The steward's `Standing` of the backends towards one caller."""
-
-    backends: dict[str, Backend]
-    caller: str
-    asked: str | None = None  # which of them has just been asked whether it is ready
-
-    def answers_to(self, engine: ServingEngine, model: str) -> bool:
-        return self.backends[engine.recipe_id].answers_to(model)
-
-    def load(self, engine: ServingEngine) -> float:
-        return self.backends[engine.recipe_id].room.load
-
-    def overloaded(self, engine: ServingEngine) -> Overloaded | None:
-        return self.backends[engine.recipe_id].room.overloaded(self.caller)
-
-    def waits(self, engine: ServingEngine) -> bool:
-        return engine.recipe_id == self.asked or self.backends[engine.recipe_id].room.full
-
-
-@dataclass(frozen=True, slots=True)
-class _Inside:
-    """The same for a request that has its slot: it needs no place any more."""
-
-    outside: _Standing
-
-    def answers_to(self, engine: ServingEngine, model: str) -> bool:
-        return self.outside.answers_to(engine, model)
-
-    def load(self, engine: ServingEngine) -> float:
-        return self.outside.load(engine)
-
-    def overloaded(self, engine: ServingEngine) -> Overloaded | None:
-        return None
-
-    def waits(self, engine: ServingEngine) -> bool:
-        return False

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from mesh.engine.alarm import Alarm
 from mesh.errors import DeadlineExceeded, EngineFailed, EngineUnavailable, MeshError
 from mesh.gateway.backends import Placed
 from mesh.gateway.openai import Call
 from mesh.gateway.preparing import Prepared
 from mesh.gateway.shapes import Shape
 from mesh.gateway.sink import Part, TokenStream
-from mesh.schema.ids import serve_id_text
 from mesh.schema.limits import MAX_SEED
 from mesh.schema.request import Sampling, ServeRequest
 from mesh.steward.serves import Repeated, SealedServe
@@ -26,36 +24,42 @@ from mesh.steward.serves import Repeated, SealedServe
 CUT_S = 5.0  # after a cut, how long an engine may take to stop and a client to read the rest
 OTHER_CHOICE = "other-choice"  # why a choice was called off whose answer another one spoiled
 
-Outcome = asyncio.Future[SealedServe | Repeated]
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Choice:
-    """`outcome` is there from the start, also of a choice that has yet to begin. `verdict` says whether a whole answer
-    has the format that it has to have; `waiter` is whoever waits for the outcome now."""
+    """Once it is `over` it was `served`, or there is an `error` that says why not. `verdict` says whether a whole
+    answer has the format that it has to have; `waiter` is whoever waits for its end now."""
 
     index: int
     request: ServeRequest
     serve_id: bytes
     sink: TokenStream
-    outcome: Outcome
+    over: bool = False
+    served: SealedServe | Repeated | None = None
+    error: BaseException | None = None
     verdict: str | None = None
     waiter: asyncio.Future[None] | None = None
 
-    def wake(self, _: object = None) -> None:
+    def end(self, served: SealedServe | Repeated | None, error: BaseException | None = None) -> None:
+        self.over, self.served, self.error = True, served, error
+        self.wake()
+
+    def wake(self) -> None:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Serve:
-    """A request on its way, and everything its handler needs to say of it. `repeat` is caller, key and the body's keyed
-    hash; `piece` gives the bytes of an id; `deadline` is in the seconds of `clock`; `failed` are those on other
-    backends, before any token; `first` is what a stream begins with."""
+    """A request on its way, and everything its handler needs to say of it. `headers` go with its answer; `repeat` is
+    caller, key and the body's keyed hash; `piece` gives the bytes of an id; `deadline` is in the seconds of `clock`;
+    `failed` are those on other backends, before any token; `first` is what a stream begins with; so many choices have
+    `begun`, in their order."""
 
     call: Call
     placed: Placed
     shape: Shape
+    headers: dict[str, str]
     piece: Callable[[int], bytes]
     choices: list[Choice]
     repeat: tuple[str, str, bytes] | None
@@ -64,15 +68,6 @@ class Serve:
     failed: tuple[SealedServe, ...] = ()
     first: Part | None = None
     begun: int = 0
-    alarm: Alarm = field(init=False)
-    headers: dict[str, str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.headers = {"Mesh-Serve": ", ".join([serve_id_text(choice.serve_id) for choice in self.choices])}
-        self.alarm = Alarm(self.late)
-        self.alarm.set(asyncio.get_running_loop().time() + max(self.deadline - self.clock(), 0))
-        for choice in self.choices:
-            choice.outcome.add_done_callback(lambda _: self.alarm.close() if self.over else None)
 
     @property
     def prepared(self) -> Prepared:
@@ -85,7 +80,10 @@ class Serve:
 
     @property
     def over(self) -> bool:
-        return all(choice.outcome.done() for choice in self.choices)
+        for choice in self.choices:  # noqa: SIM110  asked at the end of every choice, of which there is mostly one
+            if not choice.over:
+                return False
+        return True
 
     @property
     def patience_s(self) -> float:
@@ -95,18 +93,18 @@ class Serve:
     async def ended(self, choice: Choice) -> SealedServe | Repeated:
         """What became of a choice. Raises why it never began, and DeadlineExceeded where it does not end although it
         was called off: it is sealed when it does."""
-        if not choice.outcome.done() and self.patience_s > 0:
+        if not choice.over and self.patience_s > 0:
             choice.waiter = asyncio.get_running_loop().create_future()
-            choice.outcome.add_done_callback(choice.wake)
             try:
-                await choice.waiter  # and not its outcome, which would be cancelled with whoever waits for it
+                await choice.waiter
             finally:
-                choice.outcome.remove_done_callback(choice.wake)
                 choice.waiter = None
-        if not choice.outcome.done():
-            self.abandon()
-            raise DeadlineExceeded("the request's time is over and the engine does not stop; once it does it is sealed")
-        return choice.outcome.result()
+        if choice.served is not None:
+            return choice.served
+        if choice.error is not None:
+            raise choice.error
+        self.abandon()
+        raise DeadlineExceeded("the request's time is over and the engine does not stop; once it does it is sealed")
 
     async def more(self, choice: Choice, timeout_s: float) -> Part | None:
         """The next part of a choice, empty after `timeout_s`; None at the end, also that of the patience with an engine
@@ -115,21 +113,15 @@ class Serve:
         over = part is not None and not part.text and not part.entries and self.patience_s == 0
         return None if over else part
 
-    def following(self) -> Choice | None:
-        """The next choice to begin; None where all have."""
-        if self.begun == len(self.choices):
-            return None
-        self.begun += 1
-        return self.choices[self.begun - 1]
-
-    def late(self) -> None:
-        """At the deadline: call off what runs. At the end of the patience after it: whoever waits waits no more."""
+    def late(self) -> float | None:
+        """At the deadline: calls off what runs, and returns in how many seconds to be told again. At the end of that
+        patience: whoever waits waits no more."""
         self.cut("deadline")
         if self.patience_s > 0:
-            self.alarm.set(asyncio.get_running_loop().time() + self.patience_s)
-            return
+            return self.patience_s
         for choice in self.choices:
             choice.wake()
+        return None
 
     def cut(self, by: str) -> None:
         """Call off what runs."""
@@ -138,12 +130,12 @@ class Serve:
 
     def drop(self, reason: MeshError, by: str) -> None:
         """Stop what runs and begin nothing more: there will be no answer. `by` is what the receipts then say."""
-        while (choice := self.following()) is not None:
-            choice.outcome.set_exception(reason)
-            choice.outcome.exception()  # a handler that is gone asks for it no more
+        begun, self.begun = self.begun, len(self.choices)
+        for choice in self.choices[begun:]:
+            choice.end(None, reason)
             choice.sink.close()
         for choice in self.choices:
-            if not choice.outcome.done():
+            if not choice.over:
                 choice.sink.cut(by)
                 choice.sink.abandon()
 
@@ -153,9 +145,9 @@ class Serve:
 
 
 def request_of(prepared: Prepared, index: int) -> ServeRequest:
-    """What choice `index` asks the engine for."""
+    """What choice `index` asks the engine for, which is not the first one."""
     sampling = prepared.request.sampling
-    if index == 0 or sampling.temperature_u == 0:
+    if sampling.temperature_u == 0:
         return prepared.request
     seeded = Sampling.from_map({**sampling.to_map(), "seed": (sampling.seed + index) % (MAX_SEED + 1)})
     return ServeRequest.from_map({**prepared.request.to_map(), "sampling": seeded.to_map()})

@@ -12,20 +12,19 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from mesh.engine.protocol import has_text
 from mesh.errors import BadRequest, DeadlineExceeded, EngineFailed, EngineUnavailable, MeshError
 from mesh.gateway import shapes
 from mesh.gateway.answering import Answering, held_answer
 from mesh.gateway.backends import Backends, Placed
-from mesh.gateway.choices import CUT_S, OTHER_CHOICE, Choice, Outcome, Serve, fault_of, request_of
+from mesh.gateway.choices import CUT_S, OTHER_CHOICE, Choice, Serve, fault_of, request_of
 from mesh.gateway.config import GatewayConfig
+from mesh.gateway.deadlines import Deadlines
 from mesh.gateway.deciding import parse_decide
 from mesh.gateway.intake import Intake
 from mesh.gateway.openai import Call, parse_chat, parse_completion
@@ -33,11 +32,13 @@ from mesh.gateway.repeats import Answers
 from mesh.gateway.sink import TokenStream
 from mesh.grant.terms import Terms
 from mesh.ledger import Idempotency
+from mesh.schema.ids import serve_id_text
 from mesh.steward.serves import Repeated, SealedServe
 from mesh.steward.steward import Steward
 
 log = logging.getLogger("mesh.gateway")
 
+_REPEAT_KEY = "Idempotency-Key"
 _MAX_KEY_CHARS = 255
 _HUNG_S = 10.0  # after a cut and CUT_S, how long an engine may take to notice that nobody wants more
 
@@ -49,6 +50,11 @@ GRANT = web.RequestKey("grant", Terms)  # what bounds the caller, where somethin
 
 class Completions:
     """The handlers of these routes, over the backends there are."""
+
+    # Methods that only called `_handle` would be one more coroutine to go through whenever an answer goes on.
+    chat: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    text: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    decide: Callable[[web.Request], Awaitable[web.StreamResponse]]
 
     def __init__(
         self,
@@ -64,22 +70,16 @@ class Completions:
         self._backends = backends
         self._config = config
         self._clock = clock
-        self._random = random
         self._intake = intake
         self._answers = Answers(config.repeat_answers, config.repeat_bytes, config.repeat_s, clock)
         self._answering = Answering(steward, config, self._answers)
         self._running: dict[asyncio.Task[Any], TokenStream] = {}
         self.draining = False
+        self._deadlines = Deadlines(clock)
         self.hurried = asyncio.Event()  # nobody wants to wait for the rest of a drain
-
-    async def chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._handle(request, parse_chat, chat=True)
-
-    async def text(self, request: web.Request) -> web.StreamResponse:
-        return await self._handle(request, parse_completion, chat=False)
-
-    async def decide(self, request: web.Request) -> web.StreamResponse:
-        return await self._handle(request, parse_decide, chat=False)
+        self.chat = partial(self._handle, partial(parse_chat, random=random), True)
+        self.text = partial(self._handle, partial(parse_completion, random=random), False)
+        self.decide = partial(self._handle, partial(parse_decide, random=random), False)
 
     async def drain(self, deadline_s: float) -> None:
         """Take nothing new and send away what waits; let what runs end until the deadline, then cut it. All of it is
@@ -106,23 +106,28 @@ class Completions:
             await asyncio.gather(*(backend.engine.close() for backend in self._backends.all), return_exceptions=True)
         while self._running:
             await asyncio.wait(set(self._running))
+        self._deadlines.close()
 
-    async def _handle(self, request: web.Request, parse: Callable[..., Call], *, chat: bool) -> web.StreamResponse:
-        self._check_open()
+    async def _handle(
+        self, parse: Callable[[dict[str, Any]], Call], chat: bool, request: web.Request
+    ) -> web.StreamResponse:
+        if self.draining:
+            raise _closing()
         began = self._clock()
+        caller, grant = request[CALLER], request.get(GRANT)
         with self._intake.place(request):
-            body, call = await self._intake.read(request, lambda body: parse(body, self._random))
-            repeat = self._repeat_key(request, request[CALLER], body)
+            body, call = await self._intake.read(request, parse)
+            repeat = self._repeat_key(request, caller, body) if _REPEAT_KEY in request.headers else None
             if repeat is not None and (held := self._answers.get(*repeat)) is not None:
                 return held_answer(held)
             deadline = began + min(call.mesh.deadline_s or self._config.deadline_s, self._config.deadline_s)
-            placed = await self._backends.place(call, request[CALLER], deadline, grant=request.get(GRANT))
+            placed = await self._backends.place(call, caller, deadline, grant=grant)
             serve = self._start(call, placed, repeat, deadline, chat=chat)
             while True:
                 request[SERVE] = serve.headers["Mesh-Serve"]
                 try:
-                    await self._spread(request, serve)
-                    again = await self._again(request, serve)
+                    self._spread(serve)
+                    again = await self._again(serve, caller, grant)
                     if again is not None:
                         serve = again
                         continue
@@ -137,14 +142,12 @@ class Completions:
                         del request[SERVE]  # it never began, so nobody should look for its receipt
                     raise
 
-    async def _spread(self, request: web.Request, serve: Serve) -> None:
+    def _spread(self, serve: Serve) -> None:
         """Begin as many of the other choices as there are slots for."""
-        room = serve.placed.backend.room
-        while serve.begun < serve.call.n and room.free:
-            await room.enter(request[CALLER])  # which does not wait
-            self._begin(serve)
+        while serve.begun < serve.call.n and serve.placed.backend.room.take():
+            self._begin(serve, self._clock())
 
-    async def _again(self, request: web.Request, serve: Serve) -> Serve | None:
+    async def _again(self, serve: Serve, caller: str, grant: Terms | None) -> Serve | None:
         """Waits until there is something to answer. Where instead the engine failed before the first token of the only
         choice, starts the request on another backend, as a serve of its own with a receipt of its own; None where there
         is no other."""
@@ -157,7 +160,7 @@ class Completions:
         if serve.call.n > 1:
             return None
         served = await serve.ended(leading)
-        if isinstance(served, Repeated) or not _failed_early(served) or self.draining:
+        if isinstance(served, Repeated) or served.error is None or self.draining or not _failed_early(served):
             return None
         failed = (*serve.failed, served)
         tried = {one.receipt.engine.recipe_id for one in failed}
@@ -165,28 +168,20 @@ class Completions:
         if not others or len(failed) >= self._config.attempts:
             return None
         try:
-            placed = await self._backends.place(
-                serve.call, request[CALLER], serve.deadline, tried=tried, grant=request.get(GRANT)
-            )
+            placed = await self._backends.place(serve.call, caller, serve.deadline, tried=tried, grant=grant)
         except MeshError as e:
             log.info("no other backend takes over from a failed one: %s", e.code)
             return None
         return self._start(serve.call, placed, serve.repeat, serve.deadline, chat=serve.shape.chat, failed=failed)
 
-    def _check_open(self) -> None:
-        if self.draining:
-            raise EngineUnavailable("the server is shutting down")
-
-    def _repeat_key(self, request: web.Request, caller: str, body: bytes) -> tuple[str, str, bytes] | None:
-        keys = request.headers.getall("Idempotency-Key", ())
-        if not keys:
-            return None
+    def _repeat_key(self, request: web.Request, caller: str, body: bytes) -> tuple[str, str, bytes]:
+        keys = request.headers.getall(_REPEAT_KEY)
         key = keys[0]
         if len(keys) > 1 or not key or len(key) > _MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
             raise BadRequest(
                 f"idempotency-key: expected once, of 1 to {_MAX_KEY_CHARS} printable ascii characters",
                 code="invalid_value",
-                param="Idempotency-Key",
+                param=_REPEAT_KEY,
             )
         return caller, key, self._steward.mac(request.path.encode() + b"\0" + body)
 
@@ -202,56 +197,54 @@ class Completions:
     ) -> Serve:
         if self.draining:
             placed.backend.room.leave(self._clock())
-            self._check_open()
-        engine = placed.engine
-        piece = engine.piece if has_text(engine) else lambda token: b""
-        choices = [self._choice(call, placed, piece, index) for index in range(call.n)]
+            raise _closing()
+        text = placed.backend.text
+        piece = _no_text if text is None else text.piece
+        choices: list[Choice] = []
+        for index in range(call.n):
+            request = request_of(placed.prepared, index) if index else placed.prepared.request
+            sink = TokenStream(piece, request.sampling.stop, streamed=call.stream, scores_wanted=call.logprobs)
+            choices.append(Choice(index, request, self._steward.new_serve_id(), sink))
         shape = shapes.Shape(chat, choices[0].serve_id, call.model, int(time.time()))
-        serve = Serve(call, placed, shape, piece, choices, repeat, deadline, self._clock, failed)
-        self._begin(serve)
+        headers = {"Mesh-Serve": ", ".join([serve_id_text(choice.serve_id) for choice in choices])}
+        serve = Serve(call, placed, shape, headers, piece, choices, repeat, deadline, self._clock, failed)
+        self._deadlines.add(serve)
+        self._begin(serve, self._clock())
         return serve
 
-    def _choice(self, call: Call, placed: Placed, piece: Callable[[int], bytes], index: int) -> Choice:
-        request = request_of(placed.prepared, index)
-        sink = TokenStream(piece, request.sampling.stop, streamed=call.stream, scores_wanted=call.logprobs)
-        outcome: Outcome = asyncio.get_running_loop().create_future()
-        return Choice(index, request, self._steward.new_serve_id(), sink, outcome)
-
-    def _begin(self, serve: Serve) -> None:
-        """Serve the next choice, and those that no other slot takes after it, in a slot that was entered."""
-        self._follow(serve, self._clock())
-
-    def _follow(self, serve: Serve, entered_s: float) -> bool:
-        """Serve the next choice in the slot; False where all have begun."""
-        choice = serve.following()
-        if choice is None:
-            return False
+    def _begin(self, serve: Serve, entered_s: float) -> None:
+        """Serve the next choice, and those that no other slot takes after it, in a slot that was entered then."""
+        choice = serve.choices[serve.begun]
+        serve.begun += 1
         placed = serve.placed
         task = self._steward.begin(
-            placed.admitted if choice.index == 0 else replace(placed.admitted, request=choice.request),
+            placed.admitted if choice.index == 0 else placed.admitted._replace(request=choice.request),
             placed.prepared.ids,
             choice.sink,
             serve_id=choice.serve_id,
-            idempotency=_idempotency(serve, choice),
+            idempotency=None if serve.repeat is None else _idempotency(serve, serve.repeat, choice),
             prompt_text=placed.prepared.text,
             options=placed.prepared.options,
         )
         self._running[task] = choice.sink
         task.add_done_callback(partial(self._ended, serve, choice, entered_s))
-        return True
 
     def _ended(
         self, serve: Serve, choice: Choice, entered_s: float, task: asyncio.Task[SealedServe | Repeated]
     ) -> None:
         choice.sink.close()
         del self._running[task]
-        fault = _hand_over(task, choice.outcome)
+        fault = _hand_over(task, choice)
         if fault is not None:
             serve.drop(fault, OTHER_CHOICE)
-        elif serve.begun < len(serve.choices) and (late := self._too_late(serve)) is not None:
+        elif serve.begun < serve.call.n and (late := self._too_late(serve)) is not None:
             serve.drop(*late)
-        if not self._follow(serve, entered_s):
-            serve.placed.backend.room.leave(entered_s)
+        if serve.begun < serve.call.n:
+            self._begin(serve, entered_s)
+            return
+        serve.placed.backend.room.leave(entered_s)
+        if serve.over:  # and not where its other choices have slots of their own
+            self._deadlines.remove(serve)
 
     def _too_late(self, serve: Serve) -> tuple[MeshError, str] | None:
         """Why no more choices are begun, and what receipts say of those that run."""
@@ -262,30 +255,35 @@ class Completions:
         return None
 
 
+def _closing() -> EngineUnavailable:
+    return EngineUnavailable("the server is shutting down")
+
+
+def _no_text(token: int) -> bytes:
+    return b""
+
+
 def _failed_early(served: SealedServe) -> bool:
-    """Whether the engine failed before it made a token, so that another may start afresh."""
+    """Whether an engine that failed did so before it made a token, so that another may start afresh."""
     outcome = served.receipt.outcome
-    return served.error is not None and outcome.finish == "engine-error" and outcome.tokens_out == 0
+    return outcome.finish == "engine-error" and outcome.tokens_out == 0
 
 
-def _idempotency(serve: Serve, choice: Choice) -> Idempotency | None:
+def _idempotency(serve: Serve, repeat: tuple[str, str, bytes], choice: Choice) -> Idempotency:
     """A client's key is of printable characters, so that those of its other choices are nobody's."""
-    if serve.repeat is None:
-        return None
-    _, key, mac = serve.repeat
+    _, key, mac = repeat
     after = serve.failed[-1].receipt.serve_id if serve.failed else None
     return Idempotency(key if choice.index == 0 else f"{key}\0{choice.index}", mac, after)
 
 
-def _hand_over(task: asyncio.Task[SealedServe | Repeated], outcome: Outcome) -> MeshError | None:
+def _hand_over(task: asyncio.Task[SealedServe | Repeated], choice: Choice) -> MeshError | None:
     """What became of a serve, for whoever waits for it; why it is no answer, where it is none."""
     if task.cancelled():
-        outcome.cancel()
+        choice.end(None, asyncio.CancelledError())
         return EngineUnavailable("the serve was cancelled")
     if (error := task.exception()) is not None:
-        outcome.set_exception(error)
-        outcome.exception()  # a handler that is gone asks for it no more
+        choice.end(None, error)
         return error if isinstance(error, MeshError) else EngineFailed("internal error")
     served = task.result()
-    outcome.set_result(served)
+    choice.end(served)
     return None if isinstance(served, Repeated) else fault_of(served)

@@ -3,69 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import cast
+from typing import NamedTuple
 
 from mesh.engine.grammars import GrammarEngine
-from mesh.engine.protocol import ScoringEngine, ServingEngine, has_text, tool_form
+from mesh.engine.protocol import ScoringEngine, ServingEngine, TextEngine, tool_form
 from mesh.errors import BadRequest, ContextLengthExceeded
 from mesh.gateway.deciding import encode_options
 from mesh.gateway.formats import Format, forced_call, free_calls
-from mesh.gateway.messages import first_of_tools
+from mesh.gateway.messages import Message, first_of_tools
 from mesh.gateway.openai import Call
 from mesh.schema.request import Sampling, ServeRequest, decision_digest, prompt_hash_of_ids, prompt_hash_of_text
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """`text` is the rendered prompt; None where the client gave ids."""
 
     request: ServeRequest
-    ids: tuple[int, ...] = field(repr=False)
-    text: str | None = field(repr=False)
+    ids: tuple[int, ...]
+    text: str | None
     tool_form: str | None = None  # in which calls of the request's tools come; None where it has none
     form: Format | None = None  # what the answer is held to
-    options: tuple[tuple[int, ...], ...] = field(default=(), repr=False)  # of a decision
+    options: tuple[tuple[int, ...], ...] = ()  # of a decision
+
+    def __repr__(self) -> str:
+        return f"Prepared(request={self.request!r})"  # nothing of what was said
 
 
-async def prepare(call: Call, engine: ServingEngine, *, default_max_tokens: int) -> Prepared:
-    """Raises BadRequest for a prompt that is empty or unknown to the vocabulary and for what the engine cannot give,
-    ContextLengthExceeded where prompt and cap do not fit. Nothing is ever cut."""
+async def prepare(
+    call: Call,
+    engine: ServingEngine,
+    writer: TextEngine | None,
+    *,
+    default_max_tokens: int,
+    max_prompt_tokens: int | None,
+) -> Prepared:
+    """`writer` is the engine's text side, None where it has none. Raises BadRequest for a prompt that is empty or
+    unknown to the vocabulary and for what the engine cannot give, ContextLengthExceeded where prompt and cap do not fit
+    or the prompt is over `max_prompt_tokens`. Nothing is ever cut."""
     text: str | None
     if call.logprobs is not None and not (isinstance(engine, ScoringEngine) and call.logprobs <= engine.max_scores):
         raise BadRequest("logprobs: this model's engine gives none", code="unsupported_parameter", param="logprobs")
-    form = _tool_form(call, engine)
+    form = None if call.messages is None else _tool_form(call, call.messages, engine)
     options = await encode_options(call.options, engine) if call.options else ()
     if call.prompt_ids is not None:
         text, ids = None, call.prompt_ids
-        _check_known(ids, engine, call.prompt_param)
+        if writer is not None:
+            _check_known(ids, writer, call.prompt_param)
         prompt_hash = prompt_hash_of_ids(ids, call.mesh.nonce)
     else:
-        if not has_text(engine):
+        if writer is None:
             raise BadRequest("this model takes token ids only", code="text_unsupported", param=call.prompt_param)
-        writer = engine
         if call.messages is not None:
             text = await (writer.render(call.messages, call.tools) if call.tools else writer.render(call.messages))
             ids = tuple(await writer.encode(text, special=True))
         else:
-            text = cast(str, call.prompt)
+            assert call.prompt is not None
+            text = call.prompt
             ids = tuple(await writer.encode(text, special=False))
         prompt_hash = prompt_hash_of_text(text, call.mesh.nonce)
     if not ids:
         raise BadRequest(f"{call.prompt_param}: no tokens", code="invalid_value", param=call.prompt_param)
     held = call.form if form is None else _held_calls(call, form)
-    tokens = len(ids) + sum(map(len, options))
-    request = ServeRequest.of(
-        prompt_hash=prompt_hash,
-        prompt_tokens=tokens,
-        max_tokens=_cap(call, tokens, engine.context_tokens, 1 if options else default_max_tokens),
-        fidelity_floor=call.mesh.fidelity_floor,
-        sampling=_sampling(call, engine, held),
-        joule_ceiling_uj=call.mesh.joule_ceiling_uj,
-        model=call.model,
-        decision=decision_digest(call.options, call.mesh.nonce) if options else None,
-        nonce=call.mesh.nonce,
+    tokens = len(ids) + sum(map(len, options)) if options else len(ids)
+    max_tokens = _cap(call, tokens, engine.context_tokens, 1 if options else default_max_tokens)
+    request = ServeRequest.from_map(
+        {
+            "prompt_hash": prompt_hash,
+            "prompt_tokens": tokens,
+            "max_tokens": max_tokens,
+            "fidelity_floor": call.mesh.fidelity_floor,
+            "sampling": call.sampling if held is None else _held_sampling(call, engine, held),
+            "joule_ceiling_uj": call.mesh.joule_ceiling_uj,
+            "model": call.model,
+            "decision": decision_digest(call.options, call.mesh.nonce) if options else None,
+            "nonce": call.mesh.nonce,
+        }
     )
+    if max_prompt_tokens is not None and tokens > max_prompt_tokens:
+        raise ContextLengthExceeded(
+            f"prompt: {tokens} tokens, this server takes at most {max_prompt_tokens}", param=call.prompt_param
+        )
     return Prepared(request, ids, text, form, held, options)
 
 
@@ -78,10 +95,8 @@ def _held_calls(call: Call, form: str) -> Format | None:
     return None
 
 
-def _sampling(call: Call, engine: ServingEngine, held: Format | None) -> Sampling:
-    """Raises BadRequest where the answer has a format and the engine can hold none to one."""
-    if held is None:
-        return call.sampling
+def _held_sampling(call: Call, engine: ServingEngine, held: Format) -> Sampling:
+    """Raises BadRequest where the engine can hold no answer to a format."""
     if not isinstance(engine, GrammarEngine):
         param = "tool_choice" if call.forced else held.param
         message = f"{param}: this model's engine cannot hold an answer to a format"
@@ -89,9 +104,9 @@ def _sampling(call: Call, engine: ServingEngine, held: Format | None) -> Samplin
     return Sampling.from_map({**call.sampling.to_map(), "grammar": engine.learn(held.grammar)})
 
 
-def _tool_form(call: Call, engine: ServingEngine) -> str | None:
+def _tool_form(call: Call, messages: tuple[Message, ...], engine: ServingEngine) -> str | None:
     """Raises BadRequest where there are tools, or what was said with them, and the model's template cannot show it."""
-    field = "tools" if call.tools else None if call.messages is None else first_of_tools(call.messages)
+    field = "tools" if call.tools else first_of_tools(messages)
     if field is None:
         return None
     form = tool_form(engine)
@@ -115,10 +130,9 @@ def _cap(call: Call, prompt_tokens: int, context: int, default: int) -> int:
     return min(default, room) if call.max_tokens is None else call.max_tokens
 
 
-def _check_known(ids: Sequence[int], engine: ServingEngine, param: str) -> None:
-    if has_text(engine):
-        try:
-            for token in set(ids):
-                engine.piece(token)
-        except BadRequest as e:
-            raise BadRequest(f"{param}: {e}", code="invalid_value", param=param) from None
+def _check_known(ids: Sequence[int], writer: TextEngine, param: str) -> None:
+    try:
+        for token in set(ids):
+            writer.piece(token)
+    except BadRequest as e:
+        raise BadRequest(f"{param}: {e}", code="invalid_value", param=param) from None

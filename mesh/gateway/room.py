@@ -41,11 +41,6 @@ class Room:
         return self.running >= self.slots
 
     @property
-    def free(self) -> bool:
-        """Whether `enter` would take a slot without waiting."""
-        return not self.full
-
-    @property
     def load(self) -> float:
         """Serves that run or wait, for each that can run at once."""
         return (self.running + self.waiting) / self.slots
@@ -56,14 +51,20 @@ class Room:
             return None
         return self._fault()
 
+    def take(self) -> bool:
+        """Take a slot that is free; False where there is none. Raises EngineUnavailable where the room was closed."""
+        if self._closed:
+            raise _closing()
+        if self.running >= self.slots:
+            return False
+        self.running += 1
+        return True
+
     async def enter(self, caller: str, wait_s: float = math.inf) -> bool:
         """Take a slot; True where it had to be waited for. Raises Overloaded where there is no place to wait, it took
         longer than the room lets anyone wait, or another caller had a better claim to the place; TimeoutError where it
         took longer than `wait_s`; EngineUnavailable where the room was closed."""
-        if self._closed:
-            raise _closing()
-        if self.running < self.slots:
-            self.running += 1
+        if self.take():
             return False
         if self.waiting >= self._queue:
             greedier = self._greedier(caller)
@@ -88,7 +89,10 @@ class Room:
     def leave(self, started: float) -> None:
         """Give the slot back. `started` is the clock's reading when it was taken."""
         self._mean_s += _WEIGHT * (self._clock() - started - self._mean_s)
-        self._hand_on()
+        if self._turns:
+            self._hand_on()
+        else:
+            self.running -= 1
 
     def close(self) -> None:
         """Let nobody in any more, and send away who waits."""

@@ -149,14 +149,20 @@ def usage(served: Sequence[SealedServe]) -> dict[str, Any]:
 
 def mesh_object(served: SealedServe, *, incomplete: bool, disclose: bool, prompt: str | None) -> dict[str, Any]:
     """What an answer says of its receipt. `incomplete`: the output ended inside a character, shown as U+FFFD."""
-    receipt = served.receipt
-    energy = receipt.energy.to_map()
+    receipt, energy = served.receipt, served.receipt.energy
+    figure: dict[str, Any] = {"basis": energy.basis}
+    if energy.uj is not None:
+        figure["uj"] = view(energy.uj)
+    if energy.span_ns is not None:
+        figure["span_ns"] = view(energy.span_ns)
+    if energy.reason is not None:
+        figure["reason"] = energy.reason
     told: dict[str, Any] = {
         "serve_id": serve_id_text(receipt.serve_id),
         "receipt_id": served.receipt_id.text,
         "steward": steward_text(receipt.steward),
         "seq": receipt.seq,
-        "energy": view({name: energy[name] for name in ("basis", "uj", "span_ns", "reason") if name in energy}),
+        "energy": figure,
         "deterministic": receipt.engine.deterministic,
     }
     if incomplete:

@@ -52,7 +52,7 @@ class TokenStream:
         self._ended = False
         self._abandoned = False
         self._waiter: asyncio.Future[None] | None = None
-        self._quiet = Alarm(self._wake)
+        self._quiet = Alarm(self._wake) if streamed else None
         self._all_written = asyncio.Event()
         self._wrote = 0
         self._taken = 0
@@ -97,7 +97,8 @@ class TokenStream:
         """No more text will come, whether or not there ever was any."""
         self._ended = True
         self._wake()
-        self._quiet.close()
+        if self._quiet is not None:
+            self._quiet.close()
 
     def abandon(self) -> None:
         """The client is gone: the engine is told, and nobody waits for a writer any longer."""
@@ -121,7 +122,8 @@ class TokenStream:
         if not self._parts and not self._ended:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            self._quiet.set(loop.time() + timeout_s)
+            if self._quiet is not None:
+                self._quiet.set(loop.time() + timeout_s)
             try:
                 await self._waiter
             finally:

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+_Decoder = codecs.getincrementaldecoder("utf-8")
+
 
 class Released(NamedTuple):
     """Text that may go out, and the number of ids whose bytes all lie in what has been released by its end."""
@@ -30,7 +32,7 @@ class TextStream:
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
         self._stops = [_Automaton(stop.encode()) for stop in stops]
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = _Decoder("replace")
         self._held = bytearray()
         self._pushed = 0  # bytes of all pieces so far
         self._released = 0  # of these, handed to the decoder
@@ -86,7 +88,7 @@ class TextStream:
 
     def finish(self) -> Released:
         """The rest, once no id will come: what was held for a stop, and one U+FFFD where a character was cut."""
-        if self.stopped:
+        if self.stopped or self.plain:
             return Released("", self.delivered)
         text = self._release(len(self._held))
         self.incomplete = bool(self._decoder.getstate()[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from mesh.errors import Conflict, LedgerError, SchemaError
 from mesh.ledger.totals import reserve, settle
@@ -15,9 +16,7 @@ from mesh.schema.limits import MAX_SETTINGS_BYTES
 
 def intent_work(intent: Intent) -> Callable[[Transaction], bytes | None]:
     serve_id_text(intent.serve_id)  # refuses another length
-    if len(intent.settings) > MAX_SETTINGS_BYTES:
-        raise SchemaError(f"settings document: {len(intent.settings)} bytes, at most {MAX_SETTINGS_BYTES}")
-    digest = ContentId.of_canonical("settings", intent.settings)
+    digest = _settings_digest(intent.settings)
     route = None if intent.route is None else ContentId.of_canonical("route", intent.route)
     key = intent.idempotency
 
@@ -45,6 +44,14 @@ def intent_work(intent: Intent) -> Callable[[Transaction], bytes | None]:
         return None
 
     return work
+
+
+# An engine's intents all have the same.
+@lru_cache(maxsize=64)
+def _settings_digest(document: bytes) -> ContentId:
+    if len(document) > MAX_SETTINGS_BYTES:
+        raise SchemaError(f"settings document: {len(document)} bytes, at most {MAX_SETTINGS_BYTES}")
+    return ContentId.of_canonical("settings", document)
 
 
 def _first_serve(transaction: Transaction, caller: str, key: str, body_mac: bytes) -> bytes | None:

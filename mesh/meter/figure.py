@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from mesh.meter.sharing import Counter, Cover, Share, Start
@@ -22,7 +23,13 @@ _BLANK = [
 
 def absent(reason: str, span_ns: int | None = None) -> Energy:
     """No figure, and why."""
-    return Energy.of(basis="absent", sources=[], reason=reason, span_ns=span_ns)
+    blank = _absent(reason)
+    return blank if span_ns is None else blank.lasting(span_ns)
+
+
+@lru_cache(maxsize=64)
+def _absent(reason: str) -> Energy:
+    return Energy.of(basis="absent", sources=[], reason=reason)
 
 
 def _basis(counter: Counter, start: Start, span_ns: int, alone: bool) -> tuple[int, str | None]:

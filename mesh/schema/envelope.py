@@ -68,6 +68,7 @@ TYPES = {
     LAUNCH_TYPE: _Type(Launch, attrgetter("recipe"), attrgetter("launched_ns"), signer="signer"),
 }
 
+_TYPE_OF = {one.value: name for name, one in TYPES.items()}
 _KINDS: dict[type[Statement], Kind] = {Receipt: "receipt", Checkpoint: "checkpoint", Launch: "launch"}
 
 
@@ -106,7 +107,7 @@ class SigningKey:
 
 def seal(value: Statement, key: SigningKey) -> Sealed:
     """Sign a receipt, checkpoint or launch that names `key`. Raises SchemaError where it names another."""
-    content_type = next(name for name, one in TYPES.items() if one.value is type(value))
+    content_type = _TYPE_OF[type(value)]
     kind = TYPES[content_type]
     named: bytes = getattr(value, kind.signer)
     if named != key.public:

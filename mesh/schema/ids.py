@@ -17,8 +17,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 # Used as derive-key contexts for byte layouts of their own, so never as kinds of a value.
 RESERVED_KINDS = ("payload", "opening-key", "output-commitment")
 
-# Deriving the key of a context costs as much as hashing a block, and every id of a kind starts from the same state.
-_HASHERS = {kind: blake3(derive_key_context=f"mesh/1 {kind}") for kind in KINDS}
+_CONTEXTS = {kind: f"mesh/1 {kind}" for kind in KINDS}
 
 _HEX64 = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -39,10 +38,12 @@ class ContentId(bytes):
     @classmethod
     def of_canonical(cls, kind: Kind, canonical: bytes) -> ContentId:
         """`of` for bytes that are known to be the value's canonical encoding."""
-        hasher = _HASHERS.get(kind)
-        if hasher is None:
-            raise SchemaError(f"content id: unknown kind {kind!r}")
-        return bytes.__new__(cls, hasher.copy().update(canonical).digest())
+        try:
+            context = _CONTEXTS[kind]
+        except KeyError:
+            raise SchemaError(f"content id: unknown kind {kind!r}") from None
+        # to derive the key again takes less than to copy a hasher that has it
+        return bytes.__new__(cls, blake3(canonical, derive_key_context=context).digest())
 
     @classmethod
     def of_bytes(cls, data: bytes) -> ContentId:

@@ -73,12 +73,13 @@ class Sampling(Value):
                 raise ValueError("logit_bias must be sorted by id, each id once")
             if any(not -1000 * MILLION <= pair[1] <= 1000 * MILLION for pair in self.logit_bias):
                 raise ValueError("logit_bias is beyond 1000")
-        if any(a >= b for a, b in itertools.pairwise(self.stop_ids)):
+        if self.stop_ids and any(a >= b for a, b in itertools.pairwise(self.stop_ids)):
             raise ValueError("stop_ids must be sorted, each id once")
-        if len(set(self.stop)) != len(self.stop):
-            raise ValueError("stop holds a string twice")
-        if any(len(s.encode()) > MAX_STOP_STRING_BYTES for s in self.stop):
-            raise ValueError(f"stop string is over {MAX_STOP_STRING_BYTES} bytes")
+        if self.stop:
+            if len(set(self.stop)) != len(self.stop):
+                raise ValueError("stop holds a string twice")
+            if any(len(s.encode()) > MAX_STOP_STRING_BYTES for s in self.stop):
+                raise ValueError(f"stop string is over {MAX_STOP_STRING_BYTES} bytes")
 
 
 class ServeRequest(Value):

@@ -4,9 +4,9 @@ said."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
 
 from mesh.engine.protocol import ServingEngine
 from mesh.errors import EngineUnavailable, GrantRefused, MeshError, NoCandidate, Overloaded
@@ -22,8 +22,7 @@ from mesh.steward.granting import frame_of
 _ALIKE = 1.1
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(NamedTuple):
     """A request and the engine chosen for it. `est_uj` is the worst case in microjoules; None where nobody could say.
     Where a grant admitted it, `frame` is what that was decided over, `grant_id` its last block, and `draws` what the
     serve may need of its totals."""
@@ -56,73 +55,56 @@ class Grant:
         return frame, self.terms.decide(frame, used=self.used)
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A backend, and the request as it would be handed to it: where tokenizers differ, so do prompts."""
+class Place(Protocol):
+    """Where the serves of a backend run and wait."""
 
-    request: ServeRequest
-    engine: ServingEngine
-
-
-class Standing(Protocol):
-    """What is known of a backend beside what it says of itself."""
-
-    def answers_to(self, engine: ServingEngine, model: str) -> bool:
-        """Whether a request for `model` may be served by `engine`."""
-        ...
-
-    def load(self, engine: ServingEngine) -> float:
+    @property
+    def load(self) -> float:
         """Serves that run or wait, for each that can run at once."""
         ...
 
-    def overloaded(self, engine: ServingEngine) -> Overloaded | None:
-        """Why there is no place for this caller now; None where there is."""
+    @property
+    def full(self) -> bool:
+        """Whether the next serve would wait for its turn, after which it is admitted once more: only then is the engine
+        asked whether it is ready."""
         ...
 
-    def waits(self, engine: ServingEngine) -> bool:
-        """Whether a serve would wait for its turn, after which it is admitted once more: only then is the engine asked
-        whether it is ready."""
+    def overloaded(self, caller: str) -> Overloaded | None:
+        """Why there is no place for another serve of this caller now; None where there is."""
         ...
 
 
 class _Idle:
-    """The standing of backends that nobody else uses, and that answer to their name."""
+    """The place of a backend that nobody else uses, or of a serve that has its slot there."""
 
-    def answers_to(self, engine: ServingEngine, model: str) -> bool:
-        return model == engine.recipe_id
+    load = 0.0
+    full = False
 
-    def load(self, engine: ServingEngine) -> float:
-        return 0.0
-
-    def overloaded(self, engine: ServingEngine) -> Overloaded | None:
+    def overloaded(self, caller: str) -> Overloaded | None:
         return None
 
-    def waits(self, engine: ServingEngine) -> bool:
-        return False
+
+_IDLE: Final = _Idle()
 
 
-@dataclass(frozen=True, slots=True)
-class _Able:
+class Offer(NamedTuple):
+    """A backend, and the request as it would be handed to it: where tokenizers differ, so do prompts. It answers to
+    `aliases` beside its name; one that was `asked` just now whether it is ready is not asked again."""
+
+    request: ServeRequest
+    engine: ServingEngine
+    aliases: Collection[str] = ()
+    place: Place = _IDLE
+    asked: bool = False
+
+
+class _Able(NamedTuple):
     offer: Offer
-    expected_uj: float | None
-    worst_uj: int | None
-    decided: tuple[Frame, Decision] | None
-
-    def admitted(self, caller: str) -> Admitted:
-        plain = Admitted(self.offer.request, self.offer.engine, caller, self.worst_uj)
-        if self.decided is None:
-            return plain
-        frame, decision = self.decided
-        return replace(plain, grant_id=decision.grant_id, frame=frame, draws=decision.draws)
+    admitted: Admitted
 
 
 async def admit(
-    offers: Sequence[Offer],
-    *,
-    caller: str,
-    costs: Costs | None = None,
-    standing: Standing | None = None,
-    grant: Grant | None = None,
+    offers: Sequence[Offer], *, caller: str, costs: Costs | None = None, grant: Grant | None = None
 ) -> Admitted:
     """The backend that can serve the request, is ready, has a place, and is expected to spend the least energy; among
     those that are expected to spend about the same, the one with the least load. One whose cost nobody knows comes
@@ -130,43 +112,41 @@ async def admit(
     place; EngineUnavailable where some could and none is ready; GrantRefused where none of those that could is in the
     grant."""
     costs = costs or Costs()
-    standing = standing or _Idle()
     able: list[_Able] = []
     reasons: dict[str, str] = {}
     busy: list[Overloaded] = []
     refused: list[GrantRefused] = []
     for offer in offers:
-        name = offer.engine.recipe_id
-        worst = worst_case_uj(offer.request, offer.engine, costs)
-        reason = _reason_against(offer.request, offer.engine, worst, standing)
-        decided = None
+        request, engine = offer.request, offer.engine
+        worst = worst_case_uj(request, engine, costs)
+        admitted = Admitted(request, engine, caller, worst)
+        reason = _reason_against(offer, worst)
         if reason is None and grant is not None:
-            request = offer.request
-            decided = grant.decide(offer.engine, request.prompt_tokens, request.max_tokens, worst)
-            for refusal in decided[1].refusals[:1]:
+            frame, decision = grant.decide(engine, request.prompt_tokens, request.max_tokens, worst)
+            admitted = Admitted(request, engine, caller, worst, decision.grant_id, frame, decision.draws)
+            for refusal in decision.refusals[:1]:
                 reason = str(refusal)
                 refused.append(refusal.error())
         if reason is not None:
-            reasons[name] = reason
-        elif (full := standing.overloaded(offer.engine)) is not None:
-            reasons[name] = str(full)
+            reasons[engine.recipe_id] = reason
+        elif (full := offer.place.overloaded(caller)) is not None:
+            reasons[engine.recipe_id] = str(full)
             busy.append(full)
         else:
-            per_token = costs.uj_per_token(offer.engine)
-            expected = None if per_token is None else per_token * _tokens(offer.request)
-            able.append(_Able(offer, expected, worst, decided))
+            able.append(_Able(offer, admitted))
     unready: list[EngineUnavailable] = []
     while able:
-        best = _best(able, standing)
-        able.remove(best)
+        best = able[0] if len(able) == 1 else _best(able, costs)
+        offer, admitted = best
         try:
-            if not standing.waits(best.offer.engine):
-                await best.offer.engine.ready()
+            if not offer.asked and not offer.place.full:
+                await offer.engine.ready()
         except EngineUnavailable as e:
+            able.remove(best)
             unready.append(e)
-            reasons[best.offer.engine.recipe_id] = str(e)
+            reasons[offer.engine.recipe_id] = str(e)
         else:
-            return best.admitted(caller)
+            return admitted
     raise _refusal(reasons, busy, unready, refused)
 
 
@@ -187,33 +167,47 @@ def _refusal(
     return NoCandidate(f"no backend may serve this request: {listed}", reasons=reasons)
 
 
-def _best(able: Sequence[_Able], standing: Standing) -> _Able:
-    known = [one.expected_uj for one in able if one.expected_uj is not None]
+def _best(able: Sequence[_Able], costs: Costs) -> _Able:
+    expected = [expected_uj(one.offer.request, one.offer.engine, costs) for one in able]
+    known = [cost for cost in expected if cost is not None]
     bound = min(known) * _ALIKE if known else None
-    alike = able if bound is None else [o for o in able if o.expected_uj is not None and o.expected_uj <= bound]
-    return min(alike, key=lambda one: (standing.load(one.offer.engine), one.expected_uj or 0.0))
+    alike = [
+        (one.offer.place.load, cost or 0.0, number)  # the number: of those that are alike in all, the first
+        for number, (one, cost) in enumerate(zip(able, expected, strict=True))
+        if bound is None or (cost is not None and cost <= bound)
+    ]
+    return able[min(alike)[2]]
+
+
+def expected_uj(request: ServeRequest, engine: ServingEngine, costs: Costs) -> float | None:
+    """For the whole prompt and every token that may come, as `Costs.uj_per_token`; None where nobody can say."""
+    per_token = costs.uj_per_token(engine)
+    return None if per_token is None else per_token * _tokens(request)
 
 
 def worst_case_uj(request: ServeRequest, engine: ServingEngine, costs: Costs) -> int | None:
     """For the whole prompt and every token that may come: the higher of what the engine estimates and what its
     receipts said; None where neither is known."""
-    known = [cost for cost in (engine.est_uj_per_token, costs.learned(engine)) if cost is not None]
-    return math.ceil(max(known) * _tokens(request)) if known else None
+    per_token: float | None = engine.est_uj_per_token
+    learned = costs.learned(engine)
+    if per_token is None or (learned is not None and learned > per_token):
+        per_token = learned
+    return None if per_token is None else math.ceil(per_token * _tokens(request))
 
 
 def _tokens(request: ServeRequest) -> int:
     return request.prompt_tokens + request.max_tokens
 
 
-def _reason_against(
-    request: ServeRequest, engine: ServingEngine, worst_uj: int | None, standing: Standing
-) -> str | None:
-    if request.model is not None and not standing.answers_to(engine, request.model):
+def _reason_against(offer: Offer, worst_uj: int | None) -> str | None:
+    request, engine = offer.request, offer.engine
+    if request.model not in (None, engine.recipe_id) and request.model not in offer.aliases:
         return f"serves {engine.recipe_id!r}, the request asks for {request.model!r}"
     if engine.fidelity < request.fidelity_floor:
         return f"fidelity F{int(engine.fidelity)} is below the floor F{request.fidelity_floor}"
-    if _tokens(request) > engine.context_tokens:
-        return f"prompt and max_tokens are {_tokens(request)} tokens, the context holds {engine.context_tokens}"
+    tokens = request.prompt_tokens + request.max_tokens
+    if tokens > engine.context_tokens:
+        return f"prompt and max_tokens are {tokens} tokens, the context holds {engine.context_tokens}"
     if request.joule_ceiling_uj is not None:
         if worst_uj is None:
             return "the request has a joule ceiling and this backend cannot estimate its cost"

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from blake3 import blake3
@@ -31,7 +31,7 @@ from mesh.schema.envelope import Sealed, SigningKey, seal
 from mesh.schema.ids import ContentId, serve_id_from
 from mesh.schema.receipt import VERSION, EngineBlock, Receipt
 from mesh.schema.request import ServeRequest, pack_ids, payload_digest
-from mesh.steward.admission import Admitted, Grant, Offer, Standing, admit
+from mesh.steward.admission import Admitted, Grant, Offer, admit
 from mesh.steward.costs import SEED_RECEIPTS, Costs
 from mesh.steward.described import Described, describe
 from mesh.steward.disclosing import kept_disclosure
@@ -127,16 +127,12 @@ class Steward:
         GrantRefused: `grant` is decided over what would really run."""
         return await self.choose([Offer(request, engine) for engine in candidates], caller=caller, grant=grant)
 
-    async def choose(
-        self,
-        offers: Sequence[Offer],
-        *,
-        caller: str,
-        standing: Standing | None = None,
-        grant: Terms | None = None,
-    ) -> Admitted:
+    def choose(
+        self, offers: Sequence[Offer], *, caller: str, grant: Terms | None = None
+    ) -> Coroutine[Any, Any, Admitted]:
         """`admit`, where each backend has its own reading of the request. Raises Overloaded too."""
-        return await admit(offers, caller=caller, costs=self.costs, standing=standing, grant=self._granted(grant))
+        bound = None if grant is None else Grant(grant, self._key.public, self._clock_ns())
+        return admit(offers, caller=caller, costs=self.costs, grant=bound)
 
     async def used_up(self, grant: Terms) -> Used:
         """What is used of those of the grant's totals of which nothing is left now, whatever a serve would need. Where
@@ -158,9 +154,6 @@ class Steward:
         # what an engine costs may be known from its receipts alone, and that is asked later
         found = [one for one in decision.refusals if one.offered is not None or one.caveat not in ("max-uj", TOTAL_UJ)]
         return found[0].error() if found else None
-
-    def _granted(self, terms: Terms | None) -> Grant | None:
-        return None if terms is None else Grant(terms, self._key.public, self._clock_ns())
 
     async def serve(
         self,
@@ -221,7 +214,7 @@ class Steward:
     ) -> SealedServe | Repeated:
         request, engine = admitted.request, admitted.engine
         prompt, options = given
-        payload = prompt + tuple(token for option in options for token in option)
+        payload = prompt + tuple(token for option in options for token in option) if options else prompt
         described = self._describe(engine, request)
         _check_same(admitted, described.block)
         started_ns = self._clock_ns()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -322,6 +324,7 @@ def test_a_ledger_beside_a_gateway_at_work(mesh, serve_into, tmp_path: Path, tru
         (("--head", "b3:00"), "--head"),
         (("--complete", "--partial"), "--partial"),
         (("--jobs", "2"), "--jobs: nothing is replayed"),
+        (("--reference", "--jobs", "65"), "--jobs 65: at most 64 engines run at once"),
         (("--resume", "j", "--score"), "--resume, --score: nothing is replayed"),
         (("--slots", "2"), "--slots: nothing is replayed"),
         (("--config", "c.toml", "--reference"), "--reference does not go with it"),
@@ -334,8 +337,6 @@ def test_flags_that_do_not_go_together(mesh, day: Day, tmp_path: Path, flags: tu
 
 
 def test_sources_that_cannot_be_read_twice_are_refused(mesh, tmp_path: Path) -> None:
-    import os
-
     assert mesh("audit", "-", "--trust", TRUST).code == 2
     os.mkfifo(tmp_path / "pipe")
     assert mesh("audit", tmp_path / "pipe", "--trust", TRUST).code == 2
@@ -369,6 +370,23 @@ def test_the_page_is_written_once(mesh, day: Day, tmp_path: Path) -> None:
     before = page.read_bytes()
     assert mesh("audit", archive, "--trust", TRUST, "--html", page).code == 3
     assert page.read_bytes() == before
+
+
+def test_page_that_cannot_be_written_takes_no_report_with_it(
+    mesh, day: Day, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, chunks: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("mesh.cli.audit.write_new", full)
+    archive, page = day.write(tmp_path), tmp_path / "report.html"
+    good = mesh("audit", archive, "--trust", TRUST, "--html", page)
+    assert (good.code, good.out.splitlines()[0]) == (3, "audit: good")
+    assert f"{page}: no space left on device; the page was not written" in good.err
+    told = mesh("audit", archive, "--trust", TRUST, "--html", page, "--json")
+    assert (told.code, told.json["verdict"]) == (3, "good")
+    refused = mesh("audit", day.write(tmp_path, day.sealed[1:]), "--trust", TRUST, "--complete", "--html", page)
+    assert refused.code == 10
 
 
 def test_json_is_one_object_also_with_a_fault(mesh, day: Day, tmp_path: Path) -> None:

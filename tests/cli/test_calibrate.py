@@ -83,6 +83,8 @@ def test_nothing_is_written_over_and_nothing_half(mesh, points: Path, tmp_path: 
     # said before anything is held: this ladder would take an hour
     refused = mesh("meter", "calibrate", "--out", out, "--settle", "3600")
     assert (refused.code, out.read_text()) == (3, "mine")
+    refused = mesh("meter", "calibrate", "--out", tmp_path / "none" / "c.json", "--settle", "3600")
+    assert (refused.code, "no such file or directory" in refused.err) == (3, True)
     points.write_text("busy_cores,watts\n0,20\n1,34\n")
     refused = mesh("meter", "calibrate", "--points", points, "--out", tmp_path / "new")
     assert (refused.code, "2 different loads, at least 3" in refused.err) == (3, True)

@@ -86,6 +86,19 @@ def test_record_writes_a_log_that_is_played_back(mesh, tmp_path: Path) -> None:
     assert [domain.name for domain in log.domains] == names == result.json["domains"]
     assert len(log.readings) == result.json["readings"] == 12
     assert all(reading.uj is not None for reading in log.readings)
+    assert result.json["absent"] == {}
+
+
+def test_record_says_what_had_no_figure(mesh, tmp_path: Path) -> None:
+    nothing = ("--meter", f"rapl={tmp_path / 'none'}", "--seconds", "1", "--interval-ms", "1000")
+    told = mesh("meter", "record", "--out", tmp_path / "log", *nothing)
+    assert (told.code, told.err.splitlines()) == (
+        0,
+        [f"2 readings of 1 domain written to {tmp_path / 'log'}", "rapl: no reading has a figure (no-powercap)"],
+    )
+    assert mesh("meter", "record", "--out", tmp_path / "l", *nothing, "--json").json["absent"] == {
+        "rapl": "no-powercap"
+    }
 
 
 def test_record_ends_with_ctrl_c_and_leaves_whole_lines(tmp_path: Path) -> None:

@@ -74,6 +74,19 @@ def test_replay_is_told_a_grammar_by_file(mesh, trusted, receipt_file, disclosur
     assert (useless.code, "follows none" in useless.err) == (2, True)
 
 
+def test_replay_is_of_one_receipt(mesh, trusted, receipt_file, disclosure_file) -> None:
+    files = [receipt_file, disclosure_file, receipt_file, disclosure_file]
+    several = mesh("replay", *files, "--trust", trusted, "--reference")
+    assert (several.code, several.err) == (
+        2, f"mesh replay: one receipt and one disclosure, and {str(receipt_file)!r} is behind them: many are for "
+        "`mesh audit`\n",
+    )  # fmt: skip
+    behind = ("--trust", trusted, "--reference", "--", "--enforce-eager")
+    for argv in ([*files[:2], *behind], [*behind[:3], *files[:2], *behind[3:]]):
+        flags = mesh("replay", *argv)
+        assert (flags.code, "what follows -- does not apply to --reference" in flags.err) == (2, True)
+
+
 def test_replay_without_an_engine_is_wrong_usage(mesh, trusted, receipt_file, disclosure_file) -> None:
     assert mesh("replay", receipt_file, disclosure_file, "--trust", trusted).code == 2
 

@@ -203,7 +203,7 @@ def test_client_that_leaves_stops_its_choices_and_begins_no_more(tmp_path: Path,
             while gate.gateway._completions._running:
                 await asyncio.sleep(0)
             assert (engine.serves, gate.steward.reader.count()) == (2, 2)
-            assert gate.gateway.backends.all[0].room.free
+            assert gate.gateway.backends.all[0].room.running == 0
 
     asyncio.run(main())
 

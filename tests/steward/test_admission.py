@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mesh.engine.reference import ReferenceEngine
-from mesh.errors import NoCandidate
+from mesh.errors import EngineUnavailable, NoCandidate
 from mesh.schema.outcome import Fidelity
 from mesh.steward.admission import Offer, admit, worst_case_uj
 from mesh.steward.costs import Costs
@@ -42,6 +42,25 @@ def test_bounds_themselves_are_admitted() -> None:
     found = admitted([engine], max_tokens=8, joule_ceiling_uj=50, fidelity_floor=2, model="a")
     assert found.engine is engine
     assert found.est_uj == 50
+
+
+def test_request_may_ask_for_a_backend_by_what_else_it_answers_to() -> None:
+    engine = ReferenceEngine("a")
+    offer = Offer(request(model="any"), engine, frozenset(("any", "other")))
+    assert asyncio.run(admit([offer], caller="tests")).engine is engine
+    with pytest.raises(NoCandidate, match="serves 'a', the request asks for 'any'"):
+        asyncio.run(admit([offer._replace(aliases=("other",))], caller="tests"))
+
+
+def test_backend_that_was_just_asked_is_not_asked_again() -> None:
+    class Away(ReferenceEngine):
+        async def ready(self) -> None:
+            raise EngineUnavailable("away")
+
+    offer = Offer(request(), Away("a"))
+    with pytest.raises(EngineUnavailable, match=r"^away$"):
+        asyncio.run(admit([offer], caller="tests"))
+    assert asyncio.run(admit([offer._replace(asked=True)], caller="tests")).caller == "tests"
 
 
 def test_cheapest_is_chosen_and_unknown_cost_comes_last() -> None:

@@ -14,7 +14,7 @@ from mesh.schema.energy import Energy, EnergySource
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import EngineBlock, Receipt
-from mesh.steward.admission import Offer, Standing, admit
+from mesh.steward.admission import Offer, admit
 from mesh.steward.costs import Costs
 from tests.support.meters import SteadyMeter
 from tests.support.stewards import PROMPT, Client, request, running
@@ -71,29 +71,29 @@ def test_cost_falls_back_to_an_equal_backend_and_then_to_the_engines_own_estimat
     assert costs.uj_per_token(ReferenceEngine("a")) is None  # other weights under the same name
 
 
-class Stand(Standing):
-    """Answers to anything, with loads by name; a load of 9 is full."""
+class Stand:
+    """The places of backends with loads by name; a load of 9 is full."""
 
     def __init__(self, **loads: float) -> None:
         self.loads = loads
 
-    def answers_to(self, engine: Any, model: str) -> bool:
-        return True
-
-    def load(self, engine: Any) -> float:
-        return self.loads.get(engine.recipe_id, 0)
-
-    def waits(self, engine: Any) -> bool:
-        return False
-
-    def overloaded(self, engine: Any) -> Overloaded | None:
-        full = self.load(engine) == 9
-        return Overloaded(f"{engine.recipe_id} is full", retry_after_s=len(self.loads)) if full else None
+    def __getitem__(self, name: str) -> At:
+        return At(name, self.loads.get(name, 0), len(self.loads))
 
 
-def chosen(engines: list[ReferenceEngine], costs: Costs, stand: Standing, **fields: Any) -> str:
-    offers = [Offer(request(**fields), engine) for engine in engines]
-    return asyncio.run(admit(offers, caller="tests", costs=costs, standing=stand)).engine.recipe_id
+class At:
+    full = False
+
+    def __init__(self, name: str, load: float, retry_s: int) -> None:
+        self.name, self.load, self.retry_s = name, load, retry_s
+
+    def overloaded(self, caller: str) -> Overloaded | None:
+        return Overloaded(f"{self.name} is full", retry_after_s=self.retry_s) if self.load == 9 else None
+
+
+def chosen(engines: list[ReferenceEngine], costs: Costs, stand: Stand, **fields: Any) -> str:
+    offers = [Offer(request(**fields), engine, place=stand[engine.recipe_id]) for engine in engines]
+    return asyncio.run(admit(offers, caller="tests", costs=costs)).engine.recipe_id
 
 
 def test_least_energy_is_chosen_and_load_decides_between_those_that_cost_about_the_same() -> None:
