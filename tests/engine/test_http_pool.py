@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mesh.engine.call_off import CallOff
-from mesh.engine.http_pool import Left, Pool
+from mesh.engine.http_pool import Left, Pool, _Places
 from mesh.engine.http_response import AnswerReader
 from mesh.errors import EngineFailed, EngineUnavailable
 
@@ -230,5 +230,53 @@ def test_closing_ends_what_is_asked() -> None:
             await pool.close()
             with pytest.raises(EngineFailed, match="the connection broke"):
                 await asking
+
+    asyncio.run(main())
+
+
+def test_a_kept_connection_that_is_closing_is_not_asked() -> None:
+    async def main() -> None:
+        async with pool_on(polite([])) as pool:
+            assert await ask(pool) == b"ok"
+            pool._idle[0].abort()
+            assert await ask(pool) == b"ok"
+            assert pool.opened == 2
+
+    asyncio.run(main())
+
+
+def test_whoever_left_before_he_asked_asks_nothing() -> None:
+    heads: list[bytes] = []
+
+    async def main() -> None:
+        async with pool_on(polite(heads), limit=1) as pool:
+            until = CallOff()
+            until.set()
+            with pytest.raises(Left):
+                await ask(pool, until=until)
+            assert await ask(pool) == b"ok"
+            assert (len(heads), until.heard) == (1, None)
+
+    asyncio.run(main())
+
+
+def test_places_are_handed_on_in_the_order_of_asking_past_those_who_have_gone() -> None:
+    async def main() -> None:
+        places = _Places(1)
+        places.free -= 1
+        gone, late, third, fourth = (asyncio.create_task(places.wait()) for _ in range(4))
+        await asyncio.sleep(0)
+        gone.cancel()
+        places.give_back()
+        late.cancel()  # it is his by now, and he does not know
+        for task in (gone, late):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await third
+        assert (places.free, fourth.done()) == (0, False)
+        places.give_back()
+        await fourth
+        places.give_back()
+        assert places.free == 1
 
     asyncio.run(main())
