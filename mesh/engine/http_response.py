@@ -155,26 +155,26 @@ class AnswerReader:
 
     def _read_chunks(self, data: bytes) -> bytes:
         """As many as are there, handed on together: a stream's events come in chunks of their own."""
-        at, parts = 0, []
+        at, size, parts = 0, len(data), []
         try:
             while True:
                 if self._left:
-                    part = data[at : at + self._left]
-                    parts.append(part)
-                    at += len(part)
-                    self._left -= len(part)
-                    if self._left:
+                    end = at + self._left
+                    if at < size:
+                        parts.append(data[at:end])
+                    if end > size:
+                        self._left = end - size
                         return b""
-                    self._closes = True
+                    at, self._left, self._closes = end, 0, True
                 if self._closes:
-                    if len(data) - at < 2:
+                    if size - at < 2:
                         return self._wait(data[at:])
                     if data[at : at + 2] != b"\r\n":
                         raise MalformedAnswer("a chunk that is longer than it says")
                     at, self._closes = at + 2, False
                 end = data.find(b"\r\n", at, at + _MAX_LINE_BYTES)
                 if end < 0:
-                    if len(data) - at >= _MAX_LINE_BYTES:
+                    if size - at >= _MAX_LINE_BYTES:
                         raise MalformedAnswer("a chunk without a size")
                     return self._wait(data[at:])
                 at, self._left = end + 2, _size_of(data[at:end])

@@ -21,10 +21,10 @@ async def read_streamed(
 
     def take(event: Event) -> bool:
         nonlocal usage
-        if isinstance(event, Chunk):
+        if type(event) is Chunk:
             transcript.deliver(event, sink)
             return transcript.finish is None or event.finish is not None
-        if isinstance(event, Usage):
+        if type(event) is Usage:
             usage = event
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
@@ -262,14 +262,21 @@ class _Streamed(_Whole):
         if self.status != 200:
             super().take(data)
             return
+        plain = self._events.plain(data)
+        if plain is not None:
+            self._hand_on(plain)
+            return
         events: list[Event] = []
         try:
             for event in self._events.feed(data):
                 events.append(event)
         finally:  # what came before a fault counts
-            for event in joined(events):
-                if not self._each(event):
-                    raise Left
+            self._hand_on(joined(events))
+
+    def _hand_on(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if not self._each(event):
+                raise Left
 
 
 def _class_of(status: int) -> type[EngineError]:

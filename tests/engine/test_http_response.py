@@ -44,6 +44,13 @@ def test_bytes_cut_anywhere_give_the_same_answer(data: bytes, cuts: list[int]) -
     assert (reader.status, body, reader.whole, reader.reusable) == (200, b"hello", True, True)
 
 
+@pytest.mark.parametrize("data", [COUNTED, CHUNKED, EARLY])
+def test_bytes_cut_in_any_one_place_give_the_same_answer(data: bytes) -> None:
+    for cut in range(len(data)):
+        reader, body = read(data[:cut], data[cut:])
+        assert (reader.status, body, reader.whole) == (200, b"hello", True)
+
+
 @given(st.sampled_from([COUNTED, CHUNKED, EARLY]), st.data())
 def test_an_answer_that_is_cut_short_is_not_whole(data: bytes, drawn: st.DataObject) -> None:
     reader, _ = read(data[: drawn.draw(st.integers(0, len(data) - 1))])

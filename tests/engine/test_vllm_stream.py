@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.engine import vllm_stream
-from mesh.engine.vllm_stream import Chunk, EventReader, error_text, read_event, read_plain, read_tokens, read_whole
+from mesh.engine.vllm_stream import (
+    Chunk,
+    EventReader,
+    error_text,
+    joined,
+    read_event,
+    read_plain,
+    read_tokens,
+    read_whole,
+)
 from mesh.errors import EngineFailed
 from tests.support.examples import examples
 from tests.support.fake_vllm import frame
@@ -30,6 +39,37 @@ def test_bytes_cut_anywhere_give_the_same_events(cuts: list[int]) -> None:
     for start, end in itertools.pairwise(places):
         events += list(reader.feed(WIRE[start:end]))
     assert events == read(WHOLE)
+
+
+PARTS = st.sampled_from(
+    [
+        chunk(48), chunk(49, 50), chunk(51, first=True), chunk(52, finish="length"), chunk(), chunk(5, token_ids=None),
+        chunk(53) | {"system_fingerprint": "other"}, chunk(54) | usage(2)["usage"], chunk(55) | {"usage": None},
+        chunk(56) | {"usage": usage(2)["usage"]}, chunk(57) | {"usage": 3}, chunk(58, stop_reason=58), usage(4),
+        usage(4, prompt_tokens_details={"cached_tokens": 2}), usage(4, prompt_tokens_details=7), {"choices": []},
+        chunk(59, logprobs={"token_logprobs": [-1.5], "top_logprobs": [{"token_id:59": -1.5}]}), {"error": "e"},
+        b"data: [DONE]\n\n", b"data:{}\n", b": ping\n\n", b"data: \n\n", b"data: [DONE]\r\n", b"data:\t[DONE] \n",
+        b'data: {"choices": [],\rdata: 1}\n', b"data: {", b"\n", b"x",
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=examples(300))
+@given(begun=st.sampled_from([b"", b"da"]), parts=st.lists(PARTS, max_size=8))
+def test_plain_events_are_read_at_once_as_one_by_one(begun: bytes, parts: list[Any]) -> None:
+    data = b"".join(e if isinstance(e, bytes) else frame(e) for e in parts)
+    readers = EventReader(), EventReader()
+    for reader in readers:
+        assert list(reader.feed(begun)) == []
+    plain = readers[0].plain(data)
+    if plain is not None:
+        assert plain == list(joined(list(readers[1].feed(data))))
+        assert readers[1]._rest == b""
+
+
+def test_what_a_server_mostly_streams_is_plain() -> None:
+    assert EventReader().plain(WIRE) == list(joined(read(WHOLE)))
+    assert len(list(joined(read(WHOLE)))) == 3
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
