@@ -28,6 +28,11 @@ class Lines(logging.Formatter):
 
     _second, _spelled = -1, ""
 
+    def format(self, record: logging.LogRecord) -> str:
+        if record.exc_info or record.exc_text or record.stack_info:
+            return super().format(record)
+        return f"{self.formatTime(record)} {record.levelname} {record.name}: {record.getMessage()}"
+
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         if self._second != int(record.created):
             self._second = int(record.created)
