@@ -54,6 +54,12 @@ class Front:
         self._mark = mark
         self._loop = asyncio.get_running_loop()
 
+    @property
+    def paths(self) -> list[tuple[str, str]]:
+        """The methods and paths that are served; a name in braces is for any part of a path."""
+        routes = self._router.routes()
+        return [(route.method, route.resource.canonical) for route in routes if route.resource is not None]
+
     def request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Request:
         """What aiohttp's server makes a request of."""
         request = Request(message, payload, protocol, writer, task, self._loop, client_max_size=self._max_body_bytes)

@@ -91,6 +91,7 @@ class Runner(web.ServerRunner):
             handler_cancellation=handler_cancellation,
         )
         super().__init__(server, shutdown_timeout=shutdown_timeout)
+        self.front = front
         options["access_log"] = None  # there is one of our own
         make = functools.partial(_Connection, server, loop=asyncio.get_running_loop(), **options)
         self._door = Door(make, lambda: len(server.connections) < limit, turned_away)
