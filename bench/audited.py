@@ -13,6 +13,7 @@ from bench.material import bench_key
 from bench.measure import PeerMissing, process_cpu_ns
 from bench.scratch import scratch
 from mesh.cli.engines import packaged_model
+from mesh.engine.call_off import CallOff
 from mesh.engine.gguf import GgufEngine
 from mesh.engine.gguf_described import GgufConfig
 from mesh.engine.protocol import Scores
@@ -33,7 +34,7 @@ class _Client:
     """One that waits for the whole answer."""
 
     def __init__(self) -> None:
-        self.cancelled = asyncio.Event()
+        self.cancelled = CallOff()
         self.cut_by: str | None = None
         self.got = 0
 

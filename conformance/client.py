@@ -13,6 +13,7 @@ from conformance.blueprints import next_of_lineage, postcard_line, read_blueprin
 from conformance.case import ACCEPT, NOTHING, REJECT
 from conformance.replayer import replay_line
 from conformance.routes import identity_line, route_line
+from mesh.engine.call_off import CallOff
 from mesh.engine.protocol import Scores
 from mesh.engine.reference import VOCABULARY, ReferenceEngine, stream
 from mesh.errors import BadRequest, MeshError, SchemaError
@@ -66,7 +67,7 @@ class Unread:
     """Where tokens go that nobody wants. A TokenSink."""
 
     def __init__(self) -> None:
-        self.cancelled = asyncio.Event()
+        self.cancelled = CallOff()
 
     def put(self, token: int, scores: Scores | None = None) -> None:
         pass

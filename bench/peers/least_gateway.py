@@ -19,6 +19,7 @@ from aiohttp import web
 from nacl.signing import SigningKey
 
 from mesh.engine.http_pool import Pool
+from mesh.engine.http_response import AnswerReader
 
 _RECORD_BYTES = 900  # of a receipt
 _PATIENCE_S = 60
@@ -26,14 +27,10 @@ _PATIENCE_S = 60
 Job = tuple[bytes, bytes, bool, asyncio.Future[None]]
 
 
-class Whole:
-    def __init__(self) -> None:
-        self.status, self.body = 0, b""
+class Whole(AnswerReader):
+    body = b""
 
-    def head(self, status: int) -> None:
-        self.status = status
-
-    def data(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         self.body += data
 
 
@@ -75,15 +72,12 @@ def _wake(futures: list[asyncio.Future[None]]) -> None:
 
 
 async def main(url: str, path: str) -> None:
-    pool, rows = Pool(url, headers={}, limit=64, keep_s=_PATIENCE_S), Rows(path)
+    pool, rows = Pool(url, name="server", headers={}, limit=64, keep_s=_PATIENCE_S), Rows(path)
     decode, encode = msgspec.json.decode, msgspec.json.encode
 
     async def asked(path: str, body: dict[str, Any]) -> Any:
         answer = Whole()
-        await pool.ask(
-            "POST", path, encode(body), head=answer.head, data=answer.data, patience_s=_PATIENCE_S, in_all=True,
-            again=False,
-        )  # fmt: skip
+        await pool.ask("POST", path, encode(body), answer, patience_s=_PATIENCE_S, in_all=True)
         if answer.status != 200:
             raise RuntimeError(f"{path}: answered {answer.status}: {answer.body[:200]!r}")
         return decode(answer.body)

@@ -16,6 +16,7 @@ from mesh.cli.console import emit, note, say, stream_out
 from mesh.cli.engines import PACKAGED, packaged_model, watts_u
 from mesh.cli.exits import DIVERGED
 from mesh.cli.specs import EngineSpec, GgufSpec, MeterSpec, ReferenceSpec
+from mesh.engine.call_off import CallOff
 from mesh.errors import MeshError, UsageError
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ class _Swapping:
 class _Collector:
     """A client that takes everything."""
 
-    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: CallOff = field(default_factory=CallOff)
     cut_by: str | None = None
     count: int = 0
 

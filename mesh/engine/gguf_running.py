@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mesh.engine import gguf_frames as frames
+from mesh.engine.call_off import CallOff
 from mesh.engine.gguf_process import ChildProcess, Message
 from mesh.engine.gguf_watch import SERVES, Watch
 from mesh.engine.protocol import CheckResult, Scores, Served, ServingEngine, TokenSink, undecided
@@ -20,7 +21,7 @@ class Nobody:
     """A sink of what makes no ids."""
 
     def __init__(self) -> None:
-        self.cancelled = asyncio.Event()
+        self.cancelled = CallOff()
 
     def put(self, token: int, scores: Scores | None = None) -> None:
         raise EngineFailed("engine pipe: ids of an output that is only checked")

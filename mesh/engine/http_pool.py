@@ -8,44 +8,45 @@ loop that read it, without a task or a queue in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from mesh.engine.alarm import Alarm
+from mesh.engine.call_off import CallOff
 from mesh.engine.http_response import AnswerReader, MalformedAnswer
+from mesh.errors import EngineFailed, EngineUnavailable
 
 CONNECT_S: Final = 5
 
 
-class Unreachable(Exception):
-    """No connection could be made; the message says why."""
+class Left(Exception):
+    """Whoever asked wants no more; to be raised by what takes an answer's body, too."""
 
 
-class Broken(Exception):
+class _Broken(Exception):
     """The connection ended before the answer did, or what came on it was no HTTP."""
 
 
-class Silent(Exception):
+class _Silent(Exception):
     """Nothing came for too long."""
 
 
-class Left(Exception):
-    """Whoever asked wants no more; to be raised by what an answer's body is handed to, too."""
-
-
 class Pool:
-    """At most `limit` connections to the server at `url`, each taken again within `keep_s` seconds of its last answer.
-    `headers` go with every request. `opened` counts the connections made so far."""
+    """At most `limit` connections to the server at `url`, which errors call `name`, each taken again within `keep_s`
+    seconds of its last answer. `headers` go with every request. `opened` counts the connections made so far."""
 
-    def __init__(self, url: str, *, headers: Mapping[str, str], limit: int, keep_s: float) -> None:
+    def __init__(self, url: str, *, name: str, headers: Mapping[str, str], limit: int, keep_s: float) -> None:
         parts = urlsplit(url)
+        self._name = name
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname or "", parts.port or (443 if self._secure else 80)
         self._root = parts.path
         lines = {"Host": parts.netloc, "Accept-Encoding": "identity", "User-Agent": "mesh", **headers}
         self._lines = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        self._places = asyncio.Semaphore(limit)
+        self._heads: dict[tuple[str, str, bool], bytes] = {}
+        self._places = _Places(limit)
         self._keep_s = keep_s
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
@@ -57,35 +58,52 @@ class Pool:
         method: str,
         path: str,
         body: bytes | None,
+        answer: AnswerReader,
         *,
-        head: Callable[[int], None],
-        data: Callable[[bytes], None],
         patience_s: float,
-        in_all: bool,
-        again: bool,
-        until: asyncio.Event | None = None,
+        in_all: bool = False,
+        again: bool = False,
+        until: CallOff | None = None,
     ) -> None:
-        """One request, to the end of its answer: `head` gets the status, `data` the body as it comes; what they raise
-        ends it. `patience_s` is for the whole answer, or where not `in_all` for each time without any of it. `again`:
-        it may be sent again where a connection that was kept broke before any of an answer. The connection is closed,
-        which is how the server learns that nobody wants more, where `until` is set, in a cancellation, and in any
-        fault. Raises Unreachable, Broken, Silent, Left."""
-        async with self._places:
-            request = self._request(method, path, body)
+        """One request, to the end of its `answer`, which raises Left or an error of its own where it wants no more.
+        `patience_s` is for the whole answer, or where not `in_all` for each time without any of it. `again`: it may be
+        sent again where a connection that was kept broke before any of an answer. The connection is closed, which is
+        how the server learns that nobody wants more, where `until` is set, in a cancellation, and in any fault. Raises
+        EngineUnavailable where no connection could be made, EngineFailed where it broke or was silent for too long,
+        and Left."""
+        request = self._request(method, path, body)
+        if self._places.free:
+            self._places.free -= 1
+        else:
+            await self._places.wait()
+        try:
             while True:
-                connection, kept = await self._connection()
-                reader = AnswerReader(head, data)
+                connection = self._kept()
+                kept = connection is not None
+                if connection is None:
+                    connection = await self._connect()
                 try:
-                    await connection.exchange(request, reader, patience_s, in_all=in_all, until=until)
-                except Broken:
-                    if kept and again and reader.status is None:
+                    await connection.begin(request, answer, patience_s, in_all=in_all, until=until)
+                except BaseException as e:
+                    connection.give_up()
+                    if type(e) is _Broken and kept and again and not answer.status:
+                        answer.forget()
                         continue
                     raise
-                if reader.reusable and not self._closed:
+                finally:
+                    if until is not None:
+                        until.heard = None
+                if answer.reusable and not self._closed:
                     self._idle.append(connection)
                 else:
                     connection.abort()
                 return
+        except _Silent:
+            raise EngineFailed(f"{self._name}: nothing came for too long") from None
+        except _Broken as e:
+            raise EngineFailed(f"{self._name}: the connection broke: {e}") from None
+        finally:
+            self._places.give_back()
 
     async def close(self) -> None:
         self._closed = True
@@ -96,38 +114,81 @@ class Pool:
             await asyncio.wait(ending)
 
     def _request(self, method: str, path: str, body: bytes | None) -> bytes:
-        told = "" if body is None else f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        return f"{method} {self._root}{path} HTTP/1.1\r\n{self._lines}{told}\r\n".encode("latin-1") + (body or b"")
+        try:
+            head = self._heads[method, path, body is None]
+        except KeyError:  # there are few paths
+            told = "\r\n" if body is None else "Content-Type: application/json\r\nContent-Length: "
+            head = f"{method} {self._root}{path} HTTP/1.1\r\n{self._lines}{told}".encode("latin-1")
+            self._heads[method, path, body is None] = head
+        return head if body is None else b"%b%d\r\n\r\n%b" % (head, len(body), body)
 
-    async def _connection(self) -> tuple[_Connection, bool]:
-        """One that is free, and whether it was kept from an earlier request."""
-        loop = asyncio.get_running_loop()
+    def _kept(self) -> _Connection | None:
+        """One that is free and was kept from an earlier request."""
+        now_s = asyncio.get_running_loop().time() if self._idle else 0
         while self._idle:
             connection = self._idle.pop()
-            if loop.time() - connection.last_s < self._keep_s:
-                return connection, True
+            if connection.transport.is_closing():
+                continue  # nothing was sent on it, so nothing is lost
+            if now_s - connection.last_s < self._keep_s:
+                return connection
             connection.abort()
+        return None
+
+    async def _connect(self) -> _Connection:
         if self._closed:
-            raise Unreachable("closed")
+            raise self._unreachable("closed")
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, connection = await loop.create_connection(
+                _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: _Connection(self._lost), self._host, self._port, ssl=self._secure or None
                 )
         except TimeoutError:
-            raise Unreachable("timed out") from None
+            raise self._unreachable("timed out") from None
         except (OSError, ValueError) as e:  # ValueError: a host that is no name
-            raise Unreachable((getattr(e, "strerror", None) or str(e) or type(e).__name__).lower()) from None
+            why = (getattr(e, "strerror", None) or str(e) or type(e).__name__).lower()
+            raise self._unreachable(why) from None
         self.opened += 1
         self._open.add(connection)
         if self._closed:
             connection.abort()
-        return connection, False
+        return connection
+
+    def _unreachable(self, why: str) -> EngineUnavailable:
+        return EngineUnavailable(f"{self._name}: cannot be reached: {why}")
 
     def _lost(self, connection: _Connection) -> None:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
+
+
+class _Places:
+    """So many may be in use at once. Whoever finds one `free` takes it by counting it off; who does not waits, and is
+    handed the next that is given back, in the order of asking. For one thread."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():
+                self.give_back()  # it was handed over just when its asker was cancelled
+            elif waiter in self._waiting:
+                self._waiting.remove(waiter)
+            raise
+
+    def give_back(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self.free += 1
 
 
 class _Connection(asyncio.Protocol):
@@ -137,40 +198,46 @@ class _Connection(asyncio.Protocol):
     def __init__(self, lost: Callable[[_Connection], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._lost = lost
-        self._reader: AnswerReader | None = None
+        self._answer: AnswerReader | None = None
         self._done: asyncio.Future[None] | None = None
-        self._transport: asyncio.Transport
+        self.transport: asyncio.Transport
         self._patience_s: float | None = None  # with each time without anything
         self._alarm = Alarm(self._look)
-        self.ended: asyncio.Future[None] = self._loop.create_future()
         self.last_s = self._loop.time()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
 
-    async def exchange(
-        self, request: bytes, reader: AnswerReader, patience_s: float, *, in_all: bool, until: asyncio.Event | None
-    ) -> None:
-        """Returns once `reader` has a whole answer; the connection is closed where it raises."""
-        if self.ended.done():
-            raise Broken("closed")
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._reader, self._done, self.last_s = reader, done, self._loop.time()
-        self._patience_s = None if in_all else patience_s
-        self._alarm.set(self.last_s + patience_s)
-        leaving = None if until is None else _when_set(until, lambda: _fail(done, Left()))
-        try:
-            self._transport.write(request)
-            await done
-        except BaseException:
-            self.abort()
-            raise
-        finally:
-            self._reader = self._done = None
-            if leaving is not None:
-                leaving.close()
-            if done.done() and not done.cancelled():
-                done.exception()  # it may have failed just when its asker was cancelled
+    def begin(
+        self, request: bytes, answer: AnswerReader, patience_s: float, *, in_all: bool, until: CallOff | None
+    ) -> asyncio.Future[None]:
+        """Done once `answer` is whole, or with why it will not be; then, and where nobody waits any longer, `give_up`
+        must follow."""
+        self._done = done = self._loop.create_future()
+        self._answer, self.last_s = answer, self._loop.time()
+        if self.transport.is_closing():
+            done.set_exception(_Broken("closed"))
+        elif until is not None and until.is_set():
+            done.set_exception(Left())
+        else:
+            if until is not None:
+                until.heard = self._leave
+            self._patience_s = None if in_all else patience_s
+            self._alarm.set(self.last_s + patience_s)
+            self.transport.write(request)
+        return done
 
     def abort(self) -> None:
-        self._transport.abort()
+        self.transport.abort()
+
+    def give_up(self) -> None:
+        """`abort` in the midst of a request."""
+        self.abort()
+        done, self._answer, self._done = self._done, None, None
+        if done is not None and done.done() and not done.cancelled():
+            done.exception()  # it may have failed just when its asker was cancelled
+
+    def _leave(self) -> None:
+        if self._done is not None:  # what is being taken just now comes first
+            self._loop.call_soon(_fail, self._done, Left())
 
     def _look(self) -> None:
         if self._done is None:
@@ -179,51 +246,39 @@ class _Connection(asyncio.Protocol):
         if due_s > self._loop.time():  # moved on here, and not each time that something comes
             self._alarm.set(due_s)
         else:
-            _fail(self._done, Silent())
+            _fail(self._done, _Silent())
 
     # --- asyncio's
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # other loops than asyncio's have classes of their own
+        self.transport = cast(asyncio.Transport, transport)  # other loops than asyncio's have classes of their own
 
     def data_received(self, data: bytes) -> None:
-        reader, done = self._reader, self._done
-        if reader is None or done is None or done.done():
+        answer, done = self._answer, self._done
+        if answer is None or done is None or done.done():
             self.abort()  # an answer that nobody asked for
             return
         self.last_s = self._loop.time()
         try:
-            reader.feed(data)
+            answer.feed(data)
         except MalformedAnswer as e:
-            _fail(done, Broken(str(e)))
+            _fail(done, _Broken(str(e)))
         except Exception as e:  # noqa: BLE001 - it is the asker's own
             _fail(done, e)
         else:
-            if reader.whole:
+            if answer.whole:
+                self._answer = self._done = None
                 done.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._alarm.close()
         self._lost(self)
         self.ended.set_result(None)
-        if self._reader is not None and self._done is not None and not self._done.done():
-            if exc is None and self._reader.end():
+        if self._answer is not None and self._done is not None and not self._done.done():
+            if exc is None and self._answer.end():
                 self._done.set_result(None)
             else:
-                _fail(self._done, Broken("closed" if exc is None else type(exc).__name__))
-
-
-def _when_set(event: asyncio.Event, then: Callable[[], None]) -> Coroutine[Any, Any, Any]:
-    """Have `then` called once `event` is set, unless what this returns is closed before. What a task that waits would
-    do, at a tenth of its cost: the wait's first step gives the future that it would sleep on."""
-    wait = event.wait()
-    try:
-        waiter: asyncio.Future[Any] = wait.send(None)
-    except StopIteration:  # it is set
-        asyncio.get_running_loop().call_soon(then)
-    else:
-        waiter.add_done_callback(lambda _: then())
-    return wait
+                _fail(self._done, _Broken("closed" if exc is None else type(exc).__name__))
 
 
 def _fail(done: asyncio.Future[Any], error: Exception) -> None:

@@ -19,9 +19,14 @@ class MalformedAnswer(ValueError):
 
 
 class _Head(NamedTuple):
+    """`length` of the body in bytes, None where it is in chunks or ends with the connection; `fault`: why there can be
+    no body."""
+
     status: int
-    headers: Mapping[str, str]
-    reusable: bool
+    reusable: bool = False
+    length: int | None = None
+    chunked: bool = False
+    fault: str | None = None
 
 
 # A server that has much to do says the same head many times in a second.
@@ -42,7 +47,28 @@ def _parse_head(head: bytes) -> _Head:
             raise MalformedAnswer(f"two headers {name}")
         headers[name] = header[2].decode("latin-1")
     wish = headers.get("connection", "").lower()
-    return _Head(int(told[2]), headers, "close" not in wish and (told[1] == b"1" or "keep-alive" in wish))
+    return _with_body(int(told[2]), headers, "close" not in wish and (told[1] == b"1" or "keep-alive" in wish))
+
+
+def _with_body(status: int, headers: Mapping[str, str], reusable: bool) -> _Head:
+    if status < 200:  # one that says that the answer is still to come
+        if status == 101:
+            raise MalformedAnswer("another protocol")
+        return _Head(status)
+    coding, length = headers.get("transfer-encoding"), headers.get("content-length")
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        return _Head(status, fault="an encoded body, which nobody asked for")
+    if status in (204, 304):
+        return _Head(status, reusable, 0)
+    if coding is not None:
+        if coding.lower() != "chunked" or length is not None:
+            return _Head(status, fault="a body in a transfer-encoding that is not known")
+        return _Head(status, reusable, chunked=True)
+    if length is None:
+        return _Head(status)
+    if not re.fullmatch(r"[0-9]{1,18}", length):
+        return _Head(status, fault="a content-length that is no number")
+    return _Head(status, reusable, int(length))
 
 
 # Chunks of events are of a few lengths.
@@ -55,29 +81,35 @@ def _size_of(line: bytes) -> int:
 
 
 class AnswerReader:
-    """One answer. `body` gets its bytes as they come, without what they are wrapped in; `head` is told once `status`
-    is known, before any of them. `whole` once it is over; `reusable` then says whether another may follow it."""
+    """One answer, of which `take`, for whoever wants it to put there, gets the body's bytes as they come, without what
+    they are wrapped in. `status` is 0 until it is known, which is before any of them. `whole` once it is over;
+    `reusable` then says whether another may follow it."""
 
-    def __init__(self, head: Callable[[int], None], body: Callable[[bytes], None]) -> None:
-        self.status: int | None = None
-        self.headers: Mapping[str, str] = {}
-        self.whole = False
-        self.reusable = False
-        self._head, self._body = head, body
+    status = 0
+    whole = False
+    reusable = False
+    _rest = b""
+    # How what comes is read, at first as a head. A method of the class: one of the answer's own would hold it in a
+    # circle, of which an answer leaves none.
+    _step: Callable[[AnswerReader, bytes], bytes] | None = None
+    _left = 0  # bytes of the body, or of its chunk
+    _closes = False  # the line that ends a chunk is to come
+
+    def take(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """What came of a head that broke off: the answer is asked for again."""
         self._rest = b""
-        # a method of the class: one of its own would hold it in a circle, of which an answer leaves none
-        self._step: Callable[[AnswerReader, bytes], bytes] = AnswerReader._read_head
-        self._left = 0  # bytes of the body, or of its chunk
-        self._closes = False  # the line that ends a chunk is to come
 
     def feed(self, data: bytes) -> None:
-        """Raises MalformedAnswer, also for what comes after the end, and what `head` and `body` raise."""
+        """Raises MalformedAnswer, also for what comes after the end, and what `take` raises."""
         data = self._rest + data if self._rest else data
         self._rest = b""
         while data:
             if self.whole:
                 raise MalformedAnswer("more than one answer")
-            data = self._step(self, data)
+            data = self._read_head(data) if self._step is None else self._step(self, data)
 
     def end(self) -> bool:
         """The connection is closed. Whether that is how the answer ends."""
@@ -91,46 +123,34 @@ class AnswerReader:
             if len(data) >= MAX_HEAD_BYTES:
                 raise MalformedAnswer(f"a head of over {MAX_HEAD_BYTES} bytes")
             return self._wait(data)
-        status, headers, reusable = _parse_head(data[:end])
+        head = _parse_head(data[:end])
         data = data[end + 4 :]
-        if status < 200:  # one that says that the answer is still to come
-            if status == 101:
-                raise MalformedAnswer("another protocol")
+        if head.status < 200:
             return data
-        self.status, self.headers, self.reusable = status, headers, reusable
-        self._choose_body(status)
-        self._head(status)
-        return data
-
-    def _choose_body(self, status: int) -> None:
-        coding, length = self.headers.get("transfer-encoding"), self.headers.get("content-length")
-        if self.headers.get("content-encoding", "identity").lower() != "identity":
-            raise MalformedAnswer("an encoded body, which nobody asked for")
-        if status in (204, 304):
+        self.status, self.reusable, length = head.status, head.reusable, head.length
+        if head.fault is not None:
+            raise MalformedAnswer(head.fault)
+        if length is None:
+            self._step = AnswerReader._read_chunks if head.chunked else AnswerReader._read_to_the_end
+        elif length == len(data):  # all of it, as it mostly comes
             self.whole = True
-        elif coding is not None:
-            if coding.lower() != "chunked" or length is not None:
-                raise MalformedAnswer("a body in a transfer-encoding that is not known")
-            self._step = AnswerReader._read_chunks
-        elif length is not None:
-            if not re.fullmatch(r"[0-9]{1,18}", length):
-                raise MalformedAnswer("a content-length that is no number")
-            self._left = int(length)
-            self.whole = self._left == 0
-            self._step = AnswerReader._read_counted
+            if data:
+                self.take(data)
+            return b""
         else:
-            self.reusable = False
-            self._step = AnswerReader._read_to_the_end
+            self._left, self.whole = length, length == 0
+            self._step = AnswerReader._read_counted
+        return data
 
     def _read_counted(self, data: bytes) -> bytes:
         part, rest = data[: self._left], data[self._left :]
         self._left -= len(part)
         self.whole = self._left == 0
-        self._body(part)
+        self.take(part)
         return rest
 
     def _read_to_the_end(self, data: bytes) -> bytes:
-        self._body(data)
+        self.take(data)
         return b""
 
     def _read_chunks(self, data: bytes) -> bytes:
@@ -163,7 +183,7 @@ class AnswerReader:
                     return data[at:]
         finally:
             if parts:
-                self._body(parts[0] if len(parts) == 1 else b"".join(parts))
+                self.take(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def _wait(self, rest: bytes) -> bytes:
         """More has to come before `rest` means anything."""

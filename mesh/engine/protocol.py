@@ -6,12 +6,12 @@ it makes. Everything it says about itself (`EngineBlock`) is known before the se
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, TypeGuard, runtime_checkable
 
+from mesh.engine.call_off import CallOff
 from mesh.identity.shard import ShardIdentity
 from mesh.identity.shard_route import ShardRoute
 from mesh.schema.ids import ContentId
@@ -98,7 +98,7 @@ class TokenSink(Protocol):
     on before the end, so that an engine may put all tokens then; one whose attribute `cold` is true asks an engine that
     `runs_cold` to use nothing that it computed for others before."""
 
-    cancelled: asyncio.Event
+    cancelled: CallOff
 
     def put(self, token: int, scores: Scores | None = None) -> None:
         """Hand over the next committed id. Never blocks; what is put must be what `Served.tokens` says. `scores` come
@@ -178,6 +178,12 @@ def put_all(sink: TokenSink, tokens: Sequence[int]) -> None:
         return
     for token in tokens:
         sink.put(token)
+
+
+def pieces_of(piece: Callable[[int], bytes], tokens: Sequence[int]) -> list[bytes]:
+    """The bytes of several ids, which a `piece` with a method `all` gives at once."""
+    at_once: Callable[[Sequence[int]], list[bytes]] | None = getattr(piece, "all", None)
+    return [piece(token) for token in tokens] if at_once is None else at_once(tokens)
 
 
 def cold_wanted(sink: TokenSink) -> bool:

@@ -84,7 +84,8 @@ class VllmEngine(VllmSelf):
         self._disk_is_quick = False
         self._met = False  # the server that was asked last is the one that was measured
         self._restarting: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._awaiting: list[asyncio.Future[BaseException | None]] = []  # those whom the look is for
         self._grammars = Grammars()
         self.learn = self._grammars.learn
 
@@ -114,30 +115,33 @@ class VllmEngine(VllmSelf):
         return None if self._own is None else self._own.pid
 
     def deterministic(self, request: ServeRequest) -> bool:
-        return self.self_check.deterministic
+        return self._repeats
 
     def refusal(self, request: ServeRequest) -> str | None:
-        if (reason := self._grammars.refusal(request.sampling)) is not None:
+        sampling = request.sampling
+        if sampling.grammar is not None and (reason := self._grammars.refusal(sampling)) is not None:
             return reason
-        has_text = self._tokenizer is not None
-        return refusal_of(request, self.context_tokens, self._vocabulary if has_text else None, stops=has_text)
+        return refusal_of(request, self.context_tokens, self._vocabulary)
 
     async def ready(self) -> None:
         if not self._up:
             raise self._unavailable()
         if self._config.guard is not None and (why := self._config.guard(None)) is not None:
             raise EngineUnavailable(f"vllm engine: {why}")
-        # callers that come at once share one look
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._meet())
-            self._asking.add_done_callback(self._asked)
-        await asyncio.shield(self._asking)
+        # callers that come at once share one look, which none of them ends by going
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._meet())
+            self._looking.add_done_callback(self._looked)
+        seen: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        self._awaiting.append(seen)
+        if (fault := await seen) is not None:
+            raise fault
 
     async def serve(self, request: ServeRequest, prompt: Sequence[int], sink: TokenSink) -> Served:
         self._admit(request, prompt)
         transcript = Transcript(
             request, prompt, self._bytes_of, self._facts.fingerprint, scores_wanted(sink), cold_wanted(sink),
-            None if self._tokenizer is None else len(self._tokenizer.pieces),
+            self._vocabulary,
         )  # fmt: skip
         usage: Usage | None = None
         if not sink.cancelled.is_set():
@@ -157,7 +161,7 @@ class VllmEngine(VllmSelf):
 
     async def close(self) -> None:
         self._closed, self._up = True, False
-        for task in (self._restarting, self._asking):
+        for task in (self._restarting, self._looking):
             if task is not None:
                 task.cancel()
                 await asyncio.wait({task})
@@ -218,10 +222,16 @@ class VllmEngine(VllmSelf):
                 f"model folder: {changed}: restart the gateway to digest it again and serve it as it is"
             )
 
-    def _asked(self, task: asyncio.Task[None]) -> None:
-        self._asking = None
-        if not task.cancelled():
-            task.exception()  # each caller got it
+    def _looked(self, look: asyncio.Task[None]) -> None:
+        self._looking = None
+        awaiting, self._awaiting = self._awaiting, []
+        called_off = look.cancelled()
+        fault = None if called_off else look.exception()
+        for seen in awaiting:
+            if called_off:
+                seen.cancel()
+            elif not seen.done():  # its caller may have gone
+                seen.set_result(fault)
 
     async def _meet(self) -> None:
         """Ask the server what it is. One that was started again is measured again, and refused where it is another,
@@ -317,9 +327,10 @@ class VllmEngine(VllmSelf):
             raise self._unavailable()
 
     def _body(self, transcript: Transcript, *, streamed: bool) -> dict[str, Any]:
+        grammar = transcript.request.sampling.grammar
         return completion_body(
             transcript.request, transcript.prompt, self._facts.model, margins=self._config.margins,
-            scores=transcript.wanted, grammar=self._grammars.text(transcript.request.sampling.grammar),
+            scores=transcript.wanted, grammar=None if grammar is None else self._grammars.text(grammar),
             streamed=streamed, salt=self._random(16).hex() if transcript.cold else None,
         )  # fmt: skip
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
-from mesh.engine.http_pool import Broken, Left, Pool, Silent, Unreachable
+from mesh.engine.call_off import CallOff
+from mesh.engine.http_pool import Left, Pool
+from mesh.engine.http_response import AnswerReader
 from mesh.engine.vllm_stream import (
     Chunk,
     Event,
@@ -30,6 +32,7 @@ TEXT_S: Final = 60  # tokenizing the longest prompt
 MAX_ANSWER_BYTES: Final = 64 << 20
 _OFF_LOOP_BYTES: Final = 1 << 16  # answers of more are parsed in a thread
 _COMPLETIONS: Final = "/v1/completions"
+_TOKENIZE: Final = "/tokenize"
 _PROBE_IDLE_S: Final = 3600
 # Less than the 5 s after which the server closes a connection that is idle: a completion that is sent on one just then
 # would fail, and cannot be sent again.
@@ -83,8 +86,10 @@ class VllmServer:
             raise UsageError("vllm server: its key holds characters that no header can carry")
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._idle_s = idle_s
-        self._work = Pool(self.url, headers=headers, limit=connections, keep_s=_WORK_IDLE_S)
-        self._probes = Pool(self.url, headers=headers, limit=1, keep_s=_PROBE_IDLE_S)
+        self._name = f"vllm server at {self.url}"
+        self._completions, self._tokenize = (f"{self._name}: {path}" for path in (_COMPLETIONS, _TOKENIZE))
+        self._work = Pool(self.url, name=self._name, headers=headers, limit=connections, keep_s=_WORK_IDLE_S)
+        self._probes = Pool(self.url, name=self._name, headers=headers, limit=1, keep_s=_PROBE_IDLE_S)
 
     async def close(self) -> None:
         await self._work.close()
@@ -107,10 +112,14 @@ class VllmServer:
         open then. Raises EngineUnavailable where it says itself that it cannot serve: what answers may be a front whose
         engine has died."""
         opened = self._probes.opened
-        health = await self._probe("/health")
+        # at once: whoever is alone waits for this look
+        health, cards = await asyncio.gather(self._probe("/health"), self.models(), return_exceptions=True)
+        if isinstance(health, BaseException):
+            raise health
         if health.status not in (200, 404):  # not every server in vLLM's place has it
             raise EngineUnavailable(f"{self._name}: says that it is not well ({health.status})")
-        cards = await self.models()
+        if isinstance(cards, BaseException):
+            raise cards
         return cards, self._probes.opened == opened
 
     async def metrics(self) -> Metrics:
@@ -122,7 +131,7 @@ class VllmServer:
         path = "/collective_rpc"
         answer = _Whole(f"{self._name}: {path}")
         body = json_bytes({"method": method, "timeout": patience_s})
-        await self._ask(self._work, "POST", path, answer, body, patience_s=patience_s, in_all=True)
+        await self._work.ask("POST", path, body, answer, patience_s=patience_s, in_all=True)
         if answer.status in (404, 500):
             raise EngineUnsupported(
                 f"{self._name}: its hosts do not report what they compute ({path} answered {answer.status}): start it "
@@ -133,9 +142,12 @@ class VllmServer:
             raise EngineUnsupported(f"{self._name}: {path} gave no list of answers")
         return told
 
-    async def encode(self, model: str, text: str, *, additions: bool) -> list[int]:
-        """Token ids of a text; with `additions` those that the tokenizer puts around one (a beginning of text)."""
-        return await self._tokens({"model": model, "prompt": text, "add_special_tokens": additions})
+    def encode(
+        self, model: str, text: str, *, additions: bool, vocabulary: int | None = None
+    ) -> Coroutine[Any, Any, list[int]]:
+        """Token ids of a text; with `additions` those that the tokenizer puts around one (a beginning of text). They
+        are less than `vocabulary`, where that is known here."""
+        return self._tokens({"model": model, "prompt": text, "add_special_tokens": additions}, vocabulary)
 
     async def encode_chat(self, model: str, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Token ids of a conversation under the server's own chat template."""
@@ -151,25 +163,26 @@ class VllmServer:
 
     async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """One whole completion, as the server spells it."""
-        return await self._object(_COMPLETIONS, await self._completed(body, until=None, patience_s=self._idle_s))
+        answer = _Whole(self._completions)
+        await self._work.ask("POST", _COMPLETIONS, json_bytes(body), answer, patience_s=self._idle_s)
+        return await self._object(_COMPLETIONS, answer)
 
-    async def answer(self, body: Mapping[str, Any], *, until: asyncio.Event, patience_s: float) -> tuple[Chunk, Usage]:
+    async def answer(self, body: Mapping[str, Any], *, until: CallOff, patience_s: float) -> tuple[Chunk, Usage]:
         """One whole completion, read. Raises Left where `until` is set before it is there."""
-        answer = await self._completed(body, until=until, patience_s=patience_s)
+        answer = _Whole(self._completions)
+        await self._work.ask("POST", _COMPLETIONS, json_bytes(body), answer, patience_s=patience_s, until=until)
         plain = read_plain(answer.body) if answer.status == 200 else None
         return read_whole(await self._object(_COMPLETIONS, answer)) if plain is None else plain
 
     async def stream(
-        self, body: Mapping[str, Any], take: Callable[[Event], bool], *, until: asyncio.Event | None = None
+        self, body: Mapping[str, Any], take: Callable[[Event], bool], *, until: CallOff | None = None
     ) -> bool:
         """A completion's events, each handed to `take` as it comes; whether that was to the end. It ends early where
         `take` returns false or `until` is set: the connection is closed then, which is how the server learns that
         nobody wants more. Raises what `take` does."""
-        answer = _Streamed(f"{self._name}: {_COMPLETIONS}", take)
+        answer = _Streamed(self._completions, take)
         try:
-            await self._ask(
-                self._work, "POST", _COMPLETIONS, answer, json_bytes(body), patience_s=self._idle_s, until=until
-            )
+            await self._work.ask("POST", _COMPLETIONS, json_bytes(body), answer, patience_s=self._idle_s, until=until)
         except Left:
             return False
         if answer.status != 200:
@@ -178,39 +191,9 @@ class VllmServer:
 
     # --- plumbing
 
-    @property
-    def _name(self) -> str:
-        return f"vllm server at {self.url}"
-
-    async def _ask(
-        self,
-        pool: Pool,
-        method: str,
-        path: str,
-        answer: _Whole,
-        body: bytes | None = None,
-        *,
-        patience_s: float,
-        in_all: bool = False,
-        again: bool = False,
-        until: asyncio.Event | None = None,
-    ) -> None:
-        """The pool's exceptions in our words, all but Left."""
-        try:
-            await pool.ask(
-                method, path, body, head=answer.head, data=answer.data, patience_s=patience_s, in_all=in_all,
-                again=again, until=until,
-            )  # fmt: skip
-        except Unreachable as e:
-            raise EngineUnavailable(f"{self._name}: cannot be reached: {e}") from None
-        except Silent:
-            raise EngineFailed(f"{self._name}: nothing came for too long") from None
-        except Broken as e:
-            raise EngineFailed(f"{self._name}: the connection broke: {e}") from None
-
     async def _probe(self, path: str) -> _Whole:
         answer = _Whole(f"{self._name}: {path}")
-        await self._ask(self._probes, "GET", path, answer, patience_s=PROBE_S, in_all=True, again=True)
+        await self._probes.ask("GET", path, None, answer, patience_s=PROBE_S, in_all=True, again=True)
         return answer
 
     async def _get(self, path: str) -> dict[str, Any]:
@@ -218,12 +201,7 @@ class VllmServer:
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> _Whole:
         answer = _Whole(f"{self._name}: {path}")
-        await self._ask(self._work, "POST", path, answer, json_bytes(body), patience_s=TEXT_S, in_all=True, again=True)
-        return answer
-
-    async def _completed(self, body: Mapping[str, Any], *, until: asyncio.Event | None, patience_s: float) -> _Whole:
-        answer = _Whole(f"{self._name}: {_COMPLETIONS}")
-        await self._ask(self._work, "POST", _COMPLETIONS, answer, json_bytes(body), patience_s=patience_s, until=until)
+        await self._work.ask("POST", path, json_bytes(body), answer, patience_s=TEXT_S, in_all=True, again=True)
         return answer
 
     async def _object(self, path: str, answer: _Whole) -> dict[str, Any]:
@@ -248,27 +226,26 @@ class VllmServer:
         what = f"{self._name}: {path} answered {answer.status}" + (f" ({error_text(error)})" if error else "")
         raise _class_of(answer.status)(what)
 
-    async def _tokens(self, body: Mapping[str, Any]) -> list[int]:
-        answer = await self._post("/tokenize", body)
+    async def _tokens(self, body: Mapping[str, Any], vocabulary: int | None = None) -> list[int]:
+        answer = _Whole(self._tokenize)
+        await self._work.ask("POST", _TOKENIZE, json_bytes(body), answer, patience_s=TEXT_S, in_all=True, again=True)
         ids = read_tokens(answer.body) if answer.status == 200 else None
         if ids is None:
-            await self._object("/tokenize", answer)  # which says where it is no answer at all
-            raise EngineUnsupported(f"{self._name}: /tokenize gave no token ids")
+            await self._object(_TOKENIZE, answer)  # which says where it is no answer at all
+            raise EngineUnsupported(f"{self._tokenize} gave no token ids")
+        if vocabulary is not None and ids and max(ids) >= vocabulary:
+            raise EngineUnsupported("vllm server: tokenized a text to ids that the tokenizer folder does not have")
         return ids
 
 
-class _Whole:
-    """An answer that is kept to its end; `who` gave it. `status` 0: none has come."""
+class _Whole(AnswerReader):
+    """An answer that is kept to its end; `who` gave it."""
 
     def __init__(self, who: str) -> None:
-        self.status = 0
         self.body = bytearray()
         self._who = who
 
-    def head(self, status: int) -> None:
-        self.status = status
-
-    def data(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         self.body += data
         if len(self.body) > MAX_ANSWER_BYTES:
             raise EngineFailed(f"{self._who} gave over {MAX_ANSWER_BYTES} bytes")
@@ -279,11 +256,11 @@ class _Streamed(_Whole):
 
     def __init__(self, who: str, take: Callable[[Event], bool]) -> None:
         super().__init__(who)
-        self._take, self._events = take, EventReader()
+        self._events, self._each = EventReader(), take
 
-    def data(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         if self.status != 200:
-            super().data(data)
+            super().take(data)
             return
         events: list[Event] = []
         try:
@@ -291,7 +268,7 @@ class _Streamed(_Whole):
                 events.append(event)
         finally:  # what came before a fault counts
             for event in joined(events):
-                if not self._take(event):
+                if not self._each(event):
                     raise Left
 
 

@@ -21,9 +21,9 @@ _REPLACEMENT: Final = "\ufffd"
 _MOST_BIAS_U: Final = 100 * MILLION  # beyond it a bias is clamped
 
 
-def refusal_of(request: ServeRequest, context_tokens: int, vocabulary: int | None, *, stops: bool) -> str | None:
-    """Why a vLLM server would not do what the request asks, naming the field. `vocabulary` None: not known here.
-    `stops`: whether stop strings can be found in its ids."""
+def refusal_of(request: ServeRequest, context_tokens: int, vocabulary: int | None) -> str | None:
+    """Why a vLLM server would not do what the request asks, naming the field. `vocabulary` None: neither how many ids
+    there are nor what they spell is known here."""
     sampling = request.sampling
     if request.decision is not None:
         return "decision: this engine makes no typed decisions"
@@ -33,23 +33,23 @@ def refusal_of(request: ServeRequest, context_tokens: int, vocabulary: int | Non
         return "temperature: vLLM takes 2 at most"
     if sampling.top_p_u == 0:
         return "top_p: vLLM takes more than 0"
-    for name, penalty_u in (
-        ("frequency_penalty", sampling.frequency_penalty_u), ("presence_penalty", sampling.presence_penalty_u)
-    ):  # fmt: skip
-        if abs(penalty_u) > _MOST_PENALTY_U:
-            return f"{name}: vLLM takes -2 to 2"
+    if not -_MOST_PENALTY_U <= sampling.frequency_penalty_u <= _MOST_PENALTY_U:
+        return "frequency_penalty: vLLM takes -2 to 2"
+    if not -_MOST_PENALTY_U <= sampling.presence_penalty_u <= _MOST_PENALTY_U:
+        return "presence_penalty: vLLM takes -2 to 2"
     if sampling.logit_bias and any(abs(bias) > _MOST_BIAS_U for _, bias in sampling.logit_bias):
         return "logit_bias: vLLM clamps what is beyond 100"
     if vocabulary is not None and (sampling.logit_bias or sampling.stop_ids):
         for name, ids in (("logit_bias", [i for i, _ in sampling.logit_bias]), ("stop_ids", sampling.stop_ids)):
             if any(i >= vocabulary for i in ids):
                 return f"{name}: names an id that the vocabulary of {vocabulary} does not have"
-    if sampling.stop and not stops:
-        return "stop: the bytes of this model's tokens are not known here (no tokenizer folder)"
-    if len(sampling.stop) > _MOST_STOPS:
-        return f"stop: vLLM takes {_MOST_STOPS} strings"
-    if sampling.stop and any(_REPLACEMENT in stop for stop in sampling.stop):
-        return "stop: vLLM finds U+FFFD in bytes that do not spell it"
+    if sampling.stop:
+        if vocabulary is None:
+            return "stop: the bytes of this model's tokens are not known here (no tokenizer folder)"
+        if len(sampling.stop) > _MOST_STOPS:
+            return f"stop: vLLM takes {_MOST_STOPS} strings"
+        if any(_REPLACEMENT in stop for stop in sampling.stop):
+            return "stop: vLLM finds U+FFFD in bytes that do not spell it"
     if request.prompt_tokens < 1:
         return "prompt: empty, there is nothing to go on from"
     needed = request.prompt_tokens + request.max_tokens
@@ -90,7 +90,7 @@ def completion_body(
         "frequency_penalty": sampling.frequency_penalty_u / MILLION,
         "presence_penalty": sampling.presence_penalty_u / MILLION,
         "repetition_penalty": sampling.repetition_penalty_u / MILLION,
-        "logit_bias": {str(token): bias / MILLION for token, bias in sampling.logit_bias} or None,
+        "logit_bias": None if not sampling.logit_bias else {str(i): bias / MILLION for i, bias in sampling.logit_bias},
         "seed": None if sampling.temperature_u == 0 else sampling.seed,
         "stop": list(sampling.stop),
         "stop_token_ids": list(sampling.stop_ids),
@@ -127,6 +127,6 @@ def served(transcript: Transcript, usage: Usage | None, *, raw: bool, **told: An
         tokens_in=None if usage is None else usage.prompt_tokens, tokens_out=None if usage is None else made,
         tokens_accepted=made, cache_hit_tokens=transcript.cached, **told,
     )  # fmt: skip
-    margins = tuple(margin for margin in transcript.margins if margin is not None)
-    whole = len(margins) == made and raw and not bent(transcript.request)
-    return Served(tuple(transcript.tokens), outcome, margins if whole else None)
+    whole = raw and None not in transcript.margins and not bent(transcript.request)
+    margins = tuple(margin for margin in transcript.margins if margin is not None) if whole else None
+    return Served(tuple(transcript.tokens), outcome, margins)

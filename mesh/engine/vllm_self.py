@@ -57,6 +57,7 @@ class VllmSelf:
         self._folder: WeightsFolder | None = None
         self._model: HfModel | None = None
         self._tokenizer: HfTokenizer | None = None
+        self._vocabulary: int | None = None  # how many ids there are; None where nobody told
         self._template: TemplateProcess | None = None
         self._text: VllmText
         self._facts: ServerFacts
@@ -75,7 +76,7 @@ class VllmSelf:
         source = config.chat_template or tokenizer.template
         if source is not None:
             self._template = await TemplateProcess.start(source, bos=tokenizer.bos, eos=tokenizer.eos)
-        self._tokenizer = tokenizer
+        self._tokenizer, self._vocabulary = tokenizer, len(tokenizer.pieces)
         self._text = VllmText(self._server, self._facts.model, tokenizer, self._template)
         await self._text.check()
 
@@ -83,7 +84,8 @@ class VllmSelf:
         facts, config = self._facts, self._config
         row = known(facts.version, config.device, config.dtype)
         check = await measure(
-            self._numbers, slots=self.slots, vocabulary=self._vocabulary, context_tokens=facts.context_tokens,
+            self._numbers, slots=self.slots, vocabulary=self._vocabulary or _SMALL_VOCABULARY,
+            context_tokens=facts.context_tokens,
             salt=lambda: self._random(16).hex(), known=None if row is None else row.evidence,
         )  # fmt: skip
         kind = await ask_kind(self._server, facts.model, (1, 2, 3), lambda: self._random(16).hex())
@@ -100,7 +102,7 @@ class VllmSelf:
         facts, config, model = self._facts, self._config, self._model
         self.identity, self.identity_gap = self._identified(facts)
         self.settings = self._settings(check)
-        self.self_check = check
+        self.self_check, self._repeats = check, check.deterministic
         self.backend_id = backend_id(facts, config)
         self.context_tokens = facts.context_tokens
         self.weights_digest = None if self._weights is None else self._weights.digest
@@ -133,10 +135,6 @@ class VllmSelf:
             tokenizer=None if self._tokenizer is None else self._tokenizer.digest,
             template=None if self._template is None else self._template.digest,
         )  # fmt: skip
-
-    @property
-    def _vocabulary(self) -> int:
-        return _SMALL_VOCABULARY if self._tokenizer is None else len(self._tokenizer.pieces)
 
     def _bytes_of(self, token: int) -> bytes:
         if self._tokenizer is None:

@@ -71,7 +71,8 @@ class Transcript:
 
     def take(self, chunk: Chunk) -> list[int]:
         """Raises EngineFailed where the server broke one of its promises."""
-        self._check_same_server(chunk.fingerprint)
+        if chunk.fingerprint is not None and chunk.fingerprint != self.fingerprint:
+            self._check_same_server(chunk.fingerprint)
         if not self._began:
             self._began = True
             if chunk.prompt is None or chunk.tokens is None:
@@ -133,7 +134,8 @@ class Transcript:
             refuse("its last word before the answer ended")
         if usage is None:
             refuse("no usage although stream_options asked for it")
-        self._check_same_server(usage.fingerprint)
+        if usage.fingerprint is not None and usage.fingerprint != self.fingerprint:
+            self._check_same_server(usage.fingerprint)
         if usage.prompt_tokens != len(self.prompt):
             refuse(f"usage of {usage.prompt_tokens} prompt tokens, {len(self.prompt)} were given")
         if usage.completion_tokens != self._came:
@@ -162,6 +164,6 @@ class Transcript:
             case other:
                 refuse(f"finish_reason {shown(str(other))}")
 
-    def _check_same_server(self, fingerprint: str | None) -> None:
-        if fingerprint is not None and self.fingerprint is not None and fingerprint != self.fingerprint:
+    def _check_same_server(self, fingerprint: str) -> None:
+        if self.fingerprint is not None:
             refuse(f"an answer as {shown(fingerprint)}, it was {shown(self.fingerprint)} when it was measured")

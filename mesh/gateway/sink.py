@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mesh.engine.alarm import Alarm
-from mesh.engine.protocol import Scores
+from mesh.engine.call_off import CallOff
+from mesh.engine.protocol import Scores, pieces_of
 from mesh.gateway.logprobs import Entry, ScoreLine
 from mesh.gateway.text import Released, TextStream
 
@@ -37,7 +38,7 @@ class TokenStream:
         streamed: bool,
         scores_wanted: int | None = None,
     ) -> None:
-        self.cancelled = asyncio.Event()
+        self.cancelled = CallOff()
         self.cut_by: str | None = None
         self.settled = False
         self.scores_wanted = scores_wanted
@@ -73,7 +74,7 @@ class TokenStream:
             self._wake()
 
     def put_all(self, tokens: Sequence[int]) -> None:
-        pieces = list(map(self._piece, tokens))
+        pieces = pieces_of(self._piece, tokens)
         if self._line is not None or not self._text.plain:
             for token in tokens:
                 self.put(token)

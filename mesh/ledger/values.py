@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mesh.grant.draw import Draw
 
@@ -17,8 +18,7 @@ class Idempotency:
     after: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(NamedTuple):
     """A serve that is about to start. `serve_id` is 16 bytes, `caller` an opaque name of the credential, `started_ns`
     Unix time; `request`, `engine` and `settings` are the canonical CBOR of the ServeRequest, the EngineBlock and the
     engine's settings document. `grant_id` is what it is served under, and `draws` what it may need of that grant's
@@ -52,8 +52,7 @@ class Total:
         return self.settled + self.estimated + self.reserved
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where the next receipt goes: its `seq`, and the id of the receipt before it (None at 0). To a checkpoint the
     same two say how many receipts there are and which is the last."""
 

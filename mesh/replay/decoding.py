@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mesh.engine.call_off import CallOff
 from mesh.engine.protocol import Scores, Served, ServingEngine
 from mesh.errors import EngineFailed, Refused
 from mesh.schema.outcome import Finish
@@ -37,7 +37,7 @@ class _Tape:
     cold = True
 
     def __init__(self, length: int | None) -> None:
-        self.cancelled = asyncio.Event()
+        self.cancelled = CallOff()
         self.tokens: list[int] = []
         self._length = length
         if length == 0:

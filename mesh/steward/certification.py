@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from mesh.engine.call_off import CallOff
 from mesh.engine.protocol import Scores, ServingEngine, shard_route_of
 from mesh.errors import EngineUnsupported, RecipeNotCertified, RouteIncompatible
 from mesh.identity.fields import shown
@@ -37,7 +38,7 @@ class _Collected:
     """A TokenSink."""
 
     def __init__(self) -> None:
-        self.cancelled = asyncio.Event()
+        self.cancelled = CallOff()
 
     def put(self, token: int, scores: Scores | None = None) -> None:
         pass

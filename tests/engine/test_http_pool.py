@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from mesh.engine.http_pool import Broken, Left, Pool, Silent, Unreachable
+from mesh.engine.call_off import CallOff
+from mesh.engine.http_pool import Left, Pool, _Places
+from mesh.engine.http_response import AnswerReader
+from mesh.errors import EngineFailed, EngineUnavailable
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -34,7 +37,9 @@ async def pool_on(peer: Peer, **told: Any) -> AsyncIterator[Pool]:
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    pool = Pool(f"http://127.0.0.1:{port}/under", **{"headers": {"A": "b"}, "limit": 2, "keep_s": 60} | told)
+    pool = Pool(
+        f"http://127.0.0.1:{port}/under", **{"name": "peer", "headers": {"A": "b"}, "limit": 2, "keep_s": 60} | told
+    )
     try:
         yield pool
     finally:
@@ -45,11 +50,22 @@ async def pool_on(peer: Peer, **told: Any) -> AsyncIterator[Pool]:
         await asyncio.gather(*handlers, return_exceptions=True)
 
 
-async def ask(pool: Pool, body: bytes | None = None, **told: Any) -> bytes:
-    answer = bytearray()
-    how = {"patience_s": 60.0, "in_all": False, "again": False, "data": answer.extend} | told
-    await pool.ask("GET" if body is None else "POST", "/x", body, head=lambda status: None, **how)
-    return bytes(answer)
+class Kept(AnswerReader):
+    def __init__(self, data: Callable[[bytes], None] | None) -> None:
+        super().__init__()
+        self.body = bytearray()
+        self._data = data or self.body.extend
+
+    def take(self, data: bytes) -> None:
+        self._data(data)
+
+
+async def ask(
+    pool: Pool, body: bytes | None = None, *, data: Callable[[bytes], None] | None = None, **told: Any
+) -> bytes:
+    answer = Kept(data)
+    await pool.ask("GET" if body is None else "POST", "/x", body, answer, **({"patience_s": 60.0} | told))
+    return bytes(answer.body)
 
 
 def polite(heads: list[bytes]) -> Peer:
@@ -96,7 +112,7 @@ def test_what_may_be_sent_again_is_and_what_may_not_is_not() -> None:
             assert await ask(pool, again=True) == b"ok"
             assert await ask(pool, again=True) == b"ok"
             assert pool.opened == 2
-            with pytest.raises(Broken, match="closed"):
+            with pytest.raises(EngineFailed, match="peer: the connection broke: closed"):
                 await ask(pool)
 
     asyncio.run(main())
@@ -111,7 +127,7 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
 
     async def main() -> None:
         async with pool_on(eager) as pool:
-            with pytest.raises(Broken, match="more than one answer"):
+            with pytest.raises(EngineFailed, match="broke: more than one answer"):
                 await ask(pool)
 
     asyncio.run(main())
@@ -131,7 +147,7 @@ async def _drips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 def test_silence_is_given_up(peer: Peer, in_all: bool) -> None:
     async def main() -> None:
         async with pool_on(peer) as pool:
-            with pytest.raises(Silent):
+            with pytest.raises(EngineFailed, match="nothing came for too long"):
                 await ask(pool, patience_s=0.02, in_all=in_all)
 
     asyncio.run(main())
@@ -150,7 +166,7 @@ def test_leaving_and_cancelling_close_the_connection_and_give_the_place_back() -
 
     async def main() -> None:
         async with pool_on(listening, limit=1) as pool:
-            until, came = asyncio.Event(), asyncio.Event()
+            until, came = CallOff(), asyncio.Event()
             asking = asyncio.create_task(ask(pool, until=until, data=lambda data: came.set()))
             await came.wait()
             until.set()
@@ -192,14 +208,14 @@ def test_an_answer_that_ends_with_its_connection_is_whole_unless_it_was_reset() 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "no-such-host.invalid", "a..b"])
 def test_a_server_that_cannot_be_reached_is_told(host: str) -> None:
     async def main() -> None:
-        pool = Pool(f"http://{host}", headers={}, limit=1, keep_s=1)
+        pool = Pool(f"http://{host}", name="peer", headers={}, limit=1, keep_s=1)
         try:
             for _ in range(2):
-                with pytest.raises(Unreachable):
+                with pytest.raises(EngineUnavailable, match="peer: cannot be reached: "):
                     await ask(pool)
         finally:
             await pool.close()
-        with pytest.raises(Unreachable, match="closed"):
+        with pytest.raises(EngineUnavailable, match="closed"):
             await ask(pool)
 
     asyncio.run(main())
@@ -212,7 +228,55 @@ def test_closing_ends_what_is_asked() -> None:
             asking = asyncio.create_task(ask(pool, data=lambda data: came.set()))
             await came.wait()
             await pool.close()
-            with pytest.raises(Broken):
+            with pytest.raises(EngineFailed, match="the connection broke"):
                 await asking
+
+    asyncio.run(main())
+
+
+def test_a_kept_connection_that_is_closing_is_not_asked() -> None:
+    async def main() -> None:
+        async with pool_on(polite([])) as pool:
+            assert await ask(pool) == b"ok"
+            pool._idle[0].abort()
+            assert await ask(pool) == b"ok"
+            assert pool.opened == 2
+
+    asyncio.run(main())
+
+
+def test_whoever_left_before_he_asked_asks_nothing() -> None:
+    heads: list[bytes] = []
+
+    async def main() -> None:
+        async with pool_on(polite(heads), limit=1) as pool:
+            until = CallOff()
+            until.set()
+            with pytest.raises(Left):
+                await ask(pool, until=until)
+            assert await ask(pool) == b"ok"
+            assert (len(heads), until.heard) == (1, None)
+
+    asyncio.run(main())
+
+
+def test_places_are_handed_on_in_the_order_of_asking_past_those_who_have_gone() -> None:
+    async def main() -> None:
+        places = _Places(1)
+        places.free -= 1
+        gone, late, third, fourth = (asyncio.create_task(places.wait()) for _ in range(4))
+        await asyncio.sleep(0)
+        gone.cancel()
+        places.give_back()
+        late.cancel()  # it is his by now, and he does not know
+        for task in (gone, late):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await third
+        assert (places.free, fourth.done()) == (0, False)
+        places.give_back()
+        await fourth
+        places.give_back()
+        assert places.free == 1
 
     asyncio.run(main())

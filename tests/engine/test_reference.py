@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+from mesh.engine.call_off import CallOff
 from mesh.engine.protocol import Served, ServingEngine, TextEngine
 from mesh.engine.reference import VOCABULARY, ReferenceEngine, stream
 from mesh.errors import BadRequest, EngineFailed, EngineUnavailable
@@ -28,7 +29,7 @@ class Sink:
     """Keeps what is put; after `stop_after` ids it wants no more."""
 
     def __init__(self, stop_after: int | None = None) -> None:
-        self.cancelled = asyncio.Event()
+        self.cancelled = CallOff()
         self.tokens: list[int] = []
         self.stop_after = stop_after
         if stop_after == 0:

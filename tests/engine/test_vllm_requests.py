@@ -17,8 +17,8 @@ from tests.support.serves import request_for
 PROMPT = (40, 41, 60)
 
 
-def refusal(*, max_tokens: int = 8, vocabulary: int | None = 259, stops: bool = True, **sampling: Any) -> str | None:
-    return refusal_of(request_for(PROMPT, max_tokens, **sampling), 64, vocabulary, stops=stops)
+def refusal(*, max_tokens: int = 8, vocabulary: int | None = 259, **sampling: Any) -> str | None:
+    return refusal_of(request_for(PROMPT, max_tokens, **sampling), 64, vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def refusal(*, max_tokens: int = 8, vocabulary: int | None = 259, stops: bool = 
         ({"logit_bias": [[259, 1]]}, "logit_bias"),
         ({"stop_ids": [5, 259]}, "stop_ids"),
         ({"max_tokens": 62}, "max_tokens"),
-        ({"stop": ["x"], "stops": False}, "stop"),
+        ({"stop": ["x"], "vocabulary": None}, "stop"),
         ({"stop": ["1", "2", "3", "4", "5"]}, "stop"),
         ({"stop": ["x\ufffd"]}, "stop"),
     ],
@@ -67,9 +67,9 @@ def test_what_a_server_does_as_asked_is_not_refused(sampling: dict[str, Any]) ->
 
 
 def test_an_empty_prompt_and_a_decision_are_refused() -> None:
-    assert (refusal_of(request_for((), 8), 64, 259, stops=True) or "").startswith("prompt: ")
+    assert (refusal_of(request_for((), 8), 64, 259) or "").startswith("prompt: ")
     decided = type(request_for(PROMPT, 8)).of(**request_for(PROMPT, 8).to_map() | {"decision": bytes(32)})
-    assert (refusal_of(decided, 64, 259, stops=True) or "").startswith("decision: ")
+    assert (refusal_of(decided, 64, 259) or "").startswith("decision: ")
 
 
 def test_every_parameter_is_sent_whatever_its_value() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mesh.engine.call_off import CallOff
 from mesh.engine.vllm_stream import Chunk, Done, Event, joined
 from mesh.engine.vllm_transcript import Transcript
 from mesh.errors import EngineFailed
@@ -152,7 +152,7 @@ class Kept:
     """A sink that keeps what is put."""
 
     def __init__(self) -> None:
-        self.cancelled = asyncio.Event()
+        self.cancelled = CallOff()
         self.ids: list[int] = []
 
     def put(self, token: int, scores: object = None) -> None:

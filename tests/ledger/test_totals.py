@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def draw(amount: int, limit: int = 1000, caveat: str = UJ, block_id: bytes = GRA
 
 def intent(maker, number: int, *draws: Draw, idempotency: Idempotency | None = None):
     made = maker.intent(maker.serve_id(number), idempotency=idempotency)
-    return replace(made, grant_id=GRANT, draws=draws)
+    return made._replace(grant_id=GRANT, draws=draws)
 
 
 def sealing(maker, number: int, uj: int | None, **outcome):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mesh.engine.call_off import CallOff
 from mesh.engine.protocol import Served, ServingEngine, TokenSink
 from mesh.engine.reference import ReferenceEngine
 from mesh.replay.replayer import replay
@@ -30,7 +31,7 @@ class Sink:
     """Takes `length` ids and then cancels; None: takes all."""
 
     def __init__(self, length: int | None = None) -> None:
-        self.cancelled = asyncio.Event()
+        self.cancelled = CallOff()
         self.tokens: list[int] = []
         self._length = length
         if length == 0:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from mesh.engine.call_off import CallOff
 from mesh.engine.protocol import Scores, Served, ServingEngine
 from mesh.schema.request import Sampling, ServeRequest, prompt_hash_of_ids
 
@@ -14,7 +15,7 @@ class Sink:
     """Keeps what is put. `first` is set with the first token; after `cancel_after` tokens nobody wants more."""
 
     def __init__(self, cancel_after: int | None = None) -> None:
-        self.cancelled = asyncio.Event()
+        self.cancelled = CallOff()
         self.first = asyncio.Event()
         self.tokens: list[int] = []
         self._cancel_after = cancel_after
