@@ -6,10 +6,14 @@ A web.Application would do the same for any number of applications in each other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
+from email.utils import formatdate
+from functools import lru_cache
 from typing import Any, Final
 
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion11, hdrs, web
+from aiohttp.abc import AbstractStreamWriter
 
 # That every answer has. Nothing is for a cache in between: answers and disclosures are private.
 HEADERS: Final = {"Server": "mesh", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -24,6 +28,9 @@ class Request(web.Request):
     mark: Mark | None = None
 
     async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        self.marks(response)
+
+    def marks(self, response: web.StreamResponse) -> None:
         headers = response.headers
         for name, value in HEADERS.items():
             headers.setdefault(name, value)
@@ -34,6 +41,33 @@ class Request(web.Request):
     def follow(self, match: web.UrlMappingMatchInfo) -> None:
         """From here on `match_info` is what the path was found to say."""
         self._match_info = match
+
+
+class Whole(web.Response):
+    """An answer that is all there, with status 200. To a client that goes on after it, head and body are written
+    without a look at what else a response could be: compressed, in chunks, with cookies."""
+
+    def __init__(self, body: bytes, content_type: str, headers: Mapping[str, str]) -> None:
+        super().__init__(body=body, headers={**headers, "Content-Type": f"{content_type}; charset=utf-8"})
+        self._whole = body
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        goes_on = request.keep_alive and self._keep_alive is None and request.version == HttpVersion11
+        if not (goes_on and type(request) is Request and request.method != hdrs.METH_HEAD and not self.prepared):
+            return await super().prepare(request)
+        headers, writer = self._headers, request.writer
+        headers[hdrs.CONTENT_LENGTH] = str(len(self._whole))
+        headers[hdrs.DATE] = _date(int(time.time()))
+        request.marks(self)
+        self._keep_alive = self._eof_sent = True
+        await writer.write_headers("HTTP/1.1 200 OK", headers)
+        await writer.write_eof(self._whole)
+        return writer
+
+
+@lru_cache(maxsize=1)
+def _date(now_s: int) -> str:
+    return formatdate(now_s, usegmt=True)
 
 
 class Front:

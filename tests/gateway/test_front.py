@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import pytest
@@ -71,6 +74,43 @@ def test_a_stream_is_marked(tmp_path: Path) -> None:
             status, head, _ = await said(gate, "POST", CHAT, body=json.dumps(ask(stream=True)).encode())
             assert status == 200
             assert set(MARKS) < set(head)
+
+    asyncio.run(main())
+
+
+async def answered(gate: House, version: str, connection: str) -> tuple[str, dict[str, str], bytes]:
+    """Status line, head and body of an answer to a client that says nothing more."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+    head = ("Host: localhost", f"Connection: {connection}", "Content-Type: application/json")
+    writer.write("\r\n".join((f"POST {CHAT} {version}", *head, f"Content-Length: {len(BODY)}", "", "")).encode() + BODY)
+    line, *lines, _, _ = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    told = dict(one.lower().split(": ", 1) for one in lines)
+    assert len(told) == len(lines)
+    body = await reader.readexactly(int(told["content-length"]))
+    writer.close()
+    await writer.wait_closed()
+    return line, told, body
+
+
+def test_an_answer_says_the_same_whether_or_not_its_connection_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, ReferenceEngine()) as gate:
+            ways = (
+                ("HTTP/1.1", "keep-alive"),
+                ("HTTP/1.1", "close"),
+                ("HTTP/1.0", "keep-alive"),
+                ("HTTP/1.0", "close"),
+            )
+            alike = set()
+            for version, connection in ways:
+                line, told, body = await answered(gate, version, connection)
+                assert line == f"{version} 200 OK"
+                told_of_it = {"HTTP/1.1": "close", "HTTP/1.0": "keep-alive"}[version]
+                assert told.pop("connection", None) == (told_of_it if connection == told_of_it else None)
+                assert parsedate_to_datetime(told["date"]).tzinfo is UTC
+                assert told["mesh-receipt"] == json.loads(body)["mesh"]["receipt_id"]
+                alike.add((tuple(sorted(told)), told["content-type"], told["server"], told["cache-control"]))
+            assert len(alike) == 1
 
     asyncio.run(main())
 
