@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
 
 from mesh.engine.protocol import (
     Decider,
@@ -40,6 +40,7 @@ from mesh.grant.terms import Terms
 from mesh.identity.mismatch import explain, listed
 from mesh.identity.shard import ShardIdentity
 from mesh.schema.ids import ContentId
+from mesh.schema.record import Record
 from mesh.schema.value import check_name
 from mesh.steward.admission import Admitted, Offer
 from mesh.steward.steward import Steward
@@ -78,7 +79,7 @@ class Backend:
         return IdentityChanged(f"backend {self.name!r}: taken out: {listed(changed)}") if changed else None
 
 
-class Placed(NamedTuple):
+class Placed(Record):
     """A request that has its backend and a slot there, to be given back with `leave`."""
 
     prepared: Prepared
@@ -105,10 +106,12 @@ class Backends:
             raise UsageError(f"two backends serve one model name: {', '.join(names)}; an alias is what they may share")
         self._steward = steward
         self._clock = clock
-        self._max_prompt_tokens, self._max_tokens = config.max_prompt_tokens, config.max_output_tokens
-        self._default_max_tokens = config.default_max_tokens
-        if self._max_tokens is not None:
-            self._default_max_tokens = min(self._default_max_tokens, self._max_tokens)
+        self._max_tokens = config.max_output_tokens
+        self._prepare = partial(
+            prepare,
+            default_max_tokens=min(config.default_max_tokens, config.max_output_tokens or config.default_max_tokens),
+            max_prompt_tokens=config.max_prompt_tokens,
+        )
         self.all: list[Backend] = []
         for engine, route in zip(engines, routes or [Route()] * len(engines), strict=True):
             for alias in route.aliases:
@@ -179,11 +182,12 @@ class Backends:
             used = await self._steward.used_up(grant)
             backends = await _unchanged(self._granted(backends, grant, call.max_tokens or 1, used))
         backends = _open(backends, caller)
-        asking = _asking(backends)
+        # whoever is alone is not made to wait twice; one that has others to serve has mostly been asked just now
+        asking = None if len(backends) > 1 or backends[0].room.running else _asking(backends[0])
         try:
             if len(backends) == 1:
                 (backend,) = backends
-                readings = {backend.name: (backend, await self._prepare(call, backend))}
+                readings = {backend.name: (backend, await self._prepare(call, backend.engine, backend.text))}
             else:
                 readings = await self._readings(call, backends)
             unready = None if asking is None else await _fault_of(asking)
@@ -251,7 +255,7 @@ class Backends:
             kind = self._prompt_kind(call, backend.engine)
             if kind not in made:
                 try:
-                    made[kind] = await self._prepare(call, backend)
+                    made[kind] = await self._prepare(call, backend.engine, backend.text)
                 except (Refused, EngineUnavailable) as e:
                     made[kind] = e
             one = made[kind]
@@ -267,15 +271,6 @@ class Backends:
             listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
             raise NoCandidate(f"no backend may serve this request: {listed}", reasons=reasons)
         raise first
-
-    def _prepare(self, call: Call, backend: Backend) -> Coroutine[Any, Any, Prepared]:
-        return prepare(
-            call,
-            backend.engine,
-            backend.text,
-            default_max_tokens=self._default_max_tokens,
-            max_prompt_tokens=self._max_prompt_tokens,
-        )
 
     def _prompt_kind(self, call: Call, engine: ServingEngine) -> tuple[object, ...]:
         """Equal for engines that read a request alike: same weights, template and settings, and able to do the same.
@@ -314,12 +309,9 @@ def _open(backends: Sequence[Backend], caller: str) -> Sequence[Backend]:
     return left
 
 
-def _asking(backends: Sequence[Backend]) -> asyncio.Task[None] | None:
-    """Whoever is alone is not made to wait twice: the one backend that there is is asked whether it is ready while it
-    reads the prompt. None where it has others to serve, who mostly have asked it just now."""
-    if len(backends) > 1 or backends[0].room.running:
-        return None
-    asking = asyncio.ensure_future(backends[0].engine.ready())
+def _asking(backend: Backend) -> asyncio.Task[None]:
+    """The one backend that there is is asked whether it is ready while it reads the prompt."""
+    asking = asyncio.ensure_future(backend.engine.ready())
     asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())  # nobody may want to know any more
     return asking
 

@@ -93,7 +93,7 @@ class Serve:
     async def ended(self, choice: Choice) -> SealedServe | Repeated:
         """What became of a choice. Raises why it never began, and DeadlineExceeded where it does not end although it
         was called off: it is sealed when it does."""
-        if not choice.over and self.patience_s > 0:
+        if not choice.over and self.clock() < self.deadline + CUT_S:
             choice.waiter = asyncio.get_running_loop().create_future()
             try:
                 await choice.waiter

@@ -126,7 +126,8 @@ class Completions:
             while True:
                 request[SERVE] = serve.headers["Mesh-Serve"]
                 try:
-                    self._spread(serve)
+                    if serve.begun < call.n:
+                        self._spread(serve)
                     again = await self._again(serve, caller, grant)
                     if again is not None:
                         serve = again
@@ -205,8 +206,9 @@ class Completions:
             request = request_of(placed.prepared, index) if index else placed.prepared.request
             sink = TokenStream(piece, request.sampling.stop, streamed=call.stream, scores_wanted=call.logprobs)
             choices.append(Choice(index, request, self._steward.new_serve_id(), sink))
+        ids = [serve_id_text(choice.serve_id) for choice in choices]
         shape = shapes.Shape(chat, choices[0].serve_id, call.model, int(time.time()))
-        headers = {"Mesh-Serve": ", ".join([serve_id_text(choice.serve_id) for choice in choices])}
+        headers = {"Mesh-Serve": ", ".join(ids)}
         serve = Serve(call, placed, shape, headers, piece, choices, repeat, deadline, self._clock, failed)
         self._deadlines.add(serve)
         self._begin(serve, self._clock())
@@ -218,7 +220,7 @@ class Completions:
         serve.begun += 1
         placed = serve.placed
         task = self._steward.begin(
-            placed.admitted if choice.index == 0 else placed.admitted._replace(request=choice.request),
+            placed.admitted if choice.index == 0 else placed.admitted.but(request=choice.request),
             placed.prepared.ids,
             choice.sink,
             serve_id=choice.serve_id,

@@ -26,7 +26,7 @@ class Deadlines:
 
     def add(self, serve: Serve) -> None:
         loop = asyncio.get_running_loop()
-        due = self._due[serve] = loop.time() + max(serve.deadline - self._clock(), 0)
+        due = self._due[serve] = loop.time() + serve.deadline - self._clock()
         if self._timer is None or due < self._next:
             self._set(loop, due)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from mesh.engine.grammars import GrammarEngine
 from mesh.engine.protocol import ScoringEngine, ServingEngine, TextEngine, tool_form
@@ -12,10 +11,11 @@ from mesh.gateway.deciding import encode_options
 from mesh.gateway.formats import Format, forced_call, free_calls
 from mesh.gateway.messages import Message, first_of_tools
 from mesh.gateway.openai import Call
+from mesh.schema.record import Record
 from mesh.schema.request import Sampling, ServeRequest, decision_digest, prompt_hash_of_ids, prompt_hash_of_text
 
 
-class Prepared(NamedTuple):
+class Prepared(Record):
     """`text` is the rendered prompt; None where the client gave ids."""
 
     request: ServeRequest

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from mesh.grant.draw import Draw
+from mesh.schema.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Idempotency:
     after: bytes | None = None
 
 
-class Intent(NamedTuple):
+class Intent(Record):
     """A serve that is about to start. `serve_id` is 16 bytes, `caller` an opaque name of the credential, `started_ns`
     Unix time; `request`, `engine` and `settings` are the canonical CBOR of the ServeRequest, the EngineBlock and the
     engine's settings document. `grant_id` is what it is served under, and `draws` what it may need of that grant's
@@ -52,7 +52,7 @@ class Total:
         return self.settled + self.estimated + self.reserved
 
 
-class Position(NamedTuple):
+class Position(Record):
     """Where the next receipt goes: its `seq`, and the id of the receipt before it (None at 0). To a checkpoint the
     same two say how many receipts there are and which is the last."""
 
@@ -60,8 +60,7 @@ class Position(NamedTuple):
     prev: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Record):
     """What an operator who turned keeping on holds of a serve until `until_ns` (Unix time): packed prompt ids, packed
     output ids, and the prompt's text where there was one."""
 

@@ -105,9 +105,9 @@ class Value(msgspec.Struct, metaclass=_ValueType):
     def beside(self, field: str, value: Any) -> Self:
         """This value but for one field, for which the caller answers as in `changed`, and which no other field has to
         do with: nothing is checked. A fifth of the cost of `changed`."""
-        other = _copied(self)
+        other: Self = _copied(self)
         force_setattr(other, field, value)
-        return cast(Self, other)
+        return other
 
     @classmethod
     def what(cls) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from mesh.engine.protocol import ServingEngine
 from mesh.errors import EngineUnavailable, GrantRefused, MeshError, NoCandidate, Overloaded
@@ -14,6 +14,7 @@ from mesh.grant.decision import Decision, Used
 from mesh.grant.draw import Draw
 from mesh.grant.frame import Frame
 from mesh.grant.terms import Terms
+from mesh.schema.record import Record
 from mesh.schema.request import ServeRequest
 from mesh.steward.costs import Costs
 from mesh.steward.granting import frame_of
@@ -22,7 +23,7 @@ from mesh.steward.granting import frame_of
 _ALIKE = 1.1
 
 
-class Admitted(NamedTuple):
+class Admitted(Record):
     """A request and the engine chosen for it. `est_uj` is the worst case in microjoules; None where nobody could say.
     Where a grant admitted it, `frame` is what that was decided over, `grant_id` its last block, and `draws` what the
     serve may need of its totals."""
@@ -87,7 +88,7 @@ class _Idle:
 _IDLE: Final = _Idle()
 
 
-class Offer(NamedTuple):
+class Offer(Record):
     """A backend, and the request as it would be handed to it: where tokenizers differ, so do prompts. It answers to
     `aliases` beside its name; one that was `asked` just now whether it is ready is not asked again."""
 
@@ -96,11 +97,6 @@ class Offer(NamedTuple):
     aliases: Collection[str] = ()
     place: Place = _IDLE
     asked: bool = False
-
-
-class _Able(NamedTuple):
-    offer: Offer
-    admitted: Admitted
 
 
 async def admit(
@@ -112,7 +108,7 @@ async def admit(
     place; EngineUnavailable where some could and none is ready; GrantRefused where none of those that could is in the
     grant."""
     costs = costs or Costs()
-    able: list[_Able] = []
+    able: list[tuple[Offer, Admitted]] = []
     reasons: dict[str, str] = {}
     busy: list[Overloaded] = []
     refused: list[GrantRefused] = []
@@ -133,16 +129,16 @@ async def admit(
             reasons[engine.recipe_id] = str(full)
             busy.append(full)
         else:
-            able.append(_Able(offer, admitted))
+            able.append((offer, admitted))
     unready: list[EngineUnavailable] = []
     while able:
-        best = able[0] if len(able) == 1 else _best(able, costs)
-        offer, admitted = best
+        best = 0 if len(able) == 1 else _best(able, costs)
+        offer, admitted = able[best]
         try:
             if not offer.asked and not offer.place.full:
                 await offer.engine.ready()
         except EngineUnavailable as e:
-            able.remove(best)
+            del able[best]
             unready.append(e)
             reasons[offer.engine.recipe_id] = str(e)
         else:
@@ -167,16 +163,17 @@ def _refusal(
     return NoCandidate(f"no backend may serve this request: {listed}", reasons=reasons)
 
 
-def _best(able: Sequence[_Able], costs: Costs) -> _Able:
-    expected = [expected_uj(one.offer.request, one.offer.engine, costs) for one in able]
+def _best(able: Sequence[tuple[Offer, Admitted]], costs: Costs) -> int:
+    """Where the best of them stands."""
+    expected = [expected_uj(offer.request, offer.engine, costs) for offer, _ in able]
     known = [cost for cost in expected if cost is not None]
     bound = min(known) * _ALIKE if known else None
     alike = [
-        (one.offer.place.load, cost or 0.0, number)  # the number: of those that are alike in all, the first
-        for number, (one, cost) in enumerate(zip(able, expected, strict=True))
+        (able[number][0].place.load, cost or 0.0, number)  # of those that are alike in all, the first
+        for number, cost in enumerate(expected)
         if bound is None or (cost is not None and cost <= bound)
     ]
-    return able[min(alike)[2]]
+    return min(alike)[2]
 
 
 def expected_uj(request: ServeRequest, engine: ServingEngine, costs: Costs) -> float | None:

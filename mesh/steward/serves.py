@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mesh.engine.protocol import TokenSink
@@ -11,6 +10,7 @@ from mesh.schema.disclosure import Disclosure
 from mesh.schema.envelope import Sealed
 from mesh.schema.ids import ContentId
 from mesh.schema.receipt import Receipt
+from mesh.schema.record import Record
 from mesh.schema.request import ServeRequest, pack_ids
 
 
@@ -26,8 +26,7 @@ class Delivery(TokenSink, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SealedServe:
+class SealedServe(Record):
     """A serve with its receipt, and what only its caller may see of it. `payload` is all that the engine was handed: in
     a typed decision the ids of the options too; `decided` then has the natural log-probability of each option."""
 
@@ -35,12 +34,15 @@ class SealedServe:
     receipt_id: ContentId
     receipt: Receipt
     request: ServeRequest
-    tokens: tuple[int, ...] = field(repr=False)
-    payload: tuple[int, ...] = field(repr=False)
-    opening: bytes = field(repr=False)
+    tokens: tuple[int, ...]
+    payload: tuple[int, ...]
+    opening: bytes
     settings: dict[str, Any]
     error: EngineError | None
-    decided: tuple[float, ...] | None = field(default=None, repr=False)
+    decided: tuple[float, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"SealedServe({self.receipt_id!r}, {self.error!r})"  # nothing of what was said
 
     def disclosure(self, *, output: bool = True, prompt: str | None = None) -> Disclosure:
         return Disclosure.of(
@@ -54,8 +56,7 @@ class SealedServe:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
+class Repeated(Record):
     """Nothing ran: this idempotency key already has a sealed serve of the same body."""
 
     serve_id: bytes

@@ -12,10 +12,24 @@ from typing import Any
 import pytest
 
 from mesh.engine.reference import ReferenceEngine
-from tests.gateway.serving import CHAT, DECIDE, TEXT, Deciding, House, Reply, ask, house, question
+from tests.gateway.serving import (
+    CHAT,
+    DECIDE,
+    TEXT,
+    Deciding,
+    House,
+    Reply,
+    Scripted,
+    ask,
+    house,
+    question,
+    raw_request,
+    script,
+)
 from tests.support.vllm_engines import served_by
 
 TIMES = 3
+OURS = ("mesh.gateway.", "mesh.steward.", "mesh.engine.")
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
@@ -29,7 +43,8 @@ def kept_out() -> Iterator[list[str]]:
         yield found
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        found += sorted({type(one).__qualname__ for one in gc.garbage if type(one).__module__.startswith("mesh.")})
+        kinds = {type(one) for one in gc.garbage}
+        found += sorted(kind.__qualname__ for kind in kinds if kind.__module__.startswith(OURS))
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
@@ -74,6 +89,30 @@ def test_decision_leaves_none(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path, Deciding()) as gate:
             assert await circles(gate, question(), DECIDE, 200) == []
+
+    asyncio.run(main())
+
+
+def test_client_that_leaves_leaves_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = Scripted([b"word "] * 9, hold_at=3)
+        async with house(tmp_path, engine) as gate:
+
+            async def left(serves: int) -> None:
+                engine.held.clear()
+                reader, writer = await asyncio.open_connection("127.0.0.1", gate.port)
+                writer.write(raw_request(script(stream=True, max_tokens=9)))
+                await reader.readuntil(b"word ")
+                await engine.held.wait()
+                writer.transport.abort()
+                await gate.last_receipt(serves)
+
+            await left(1)
+            with kept_out() as found:
+                for serves in range(2, 2 + TIMES):
+                    await left(serves)
+                await asyncio.sleep(0)
+            assert found == []
 
     asyncio.run(main())
 

@@ -31,7 +31,7 @@ def main() -> None:
 
     def spend(thread: int) -> None:
         for number in range(round_ * 10_000 + thread, (round_ + 1) * 10_000, THREADS):
-            wanted = maker.intent(maker.serve_id(number))._replace(grant_id=totals.GRANT, draws=(totals.draw(5, 2000),))
+            wanted = maker.intent(maker.serve_id(number)).but(grant_id=totals.GRANT, draws=(totals.draw(5, 2000),))
             try:
                 ledger.open_intent(wanted).result()
             except GrantRefused:

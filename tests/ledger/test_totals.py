@@ -32,7 +32,7 @@ def draw(amount: int, limit: int = 1000, caveat: str = UJ, block_id: bytes = GRA
 
 def intent(maker, number: int, *draws: Draw, idempotency: Idempotency | None = None):
     made = maker.intent(maker.serve_id(number), idempotency=idempotency)
-    return made._replace(grant_id=GRANT, draws=draws)
+    return made.but(grant_id=GRANT, draws=draws)
 
 
 def sealing(maker, number: int, uj: int | None, **outcome):

@@ -49,7 +49,7 @@ def test_request_may_ask_for_a_backend_by_what_else_it_answers_to() -> None:
     offer = Offer(request(model="any"), engine, frozenset(("any", "other")))
     assert asyncio.run(admit([offer], caller="tests")).engine is engine
     with pytest.raises(NoCandidate, match="serves 'a', the request asks for 'any'"):
-        asyncio.run(admit([offer._replace(aliases=("other",))], caller="tests"))
+        asyncio.run(admit([offer.but(aliases=("other",))], caller="tests"))
 
 
 def test_backend_that_was_just_asked_is_not_asked_again() -> None:
@@ -60,7 +60,7 @@ def test_backend_that_was_just_asked_is_not_asked_again() -> None:
     offer = Offer(request(), Away("a"))
     with pytest.raises(EngineUnavailable, match=r"^away$"):
         asyncio.run(admit([offer], caller="tests"))
-    assert asyncio.run(admit([offer._replace(asked=True)], caller="tests")).caller == "tests"
+    assert asyncio.run(admit([offer.but(asked=True)], caller="tests")).caller == "tests"
 
 
 def test_cheapest_is_chosen_and_unknown_cost_comes_last() -> None:

@@ -42,6 +42,7 @@ def test_serve_is_sealed_with_its_counts_and_opens(folder: Path) -> None:
     assert receipt.output_commitment == output_commitment(
         served.opening, receipt.request_id, payload_digest(PROMPT), served.tokens
     )
+    assert repr(served) == f"SealedServe({served.receipt_id!r}, None)"  # nothing of what was said
     disclosure = served.disclosure(prompt="hi")
     assert disclosure.output_ids == list(served.tokens)
     assert disclosure.request.id == receipt.request_id
