@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 from datetime import UTC
 from email.utils import parsedate_to_datetime
