@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _NS_PER_S = 10**9
 _MAX_NAME_CHARS = 255
+_TIMES = ("not-before", "not-after")
 # What describes a serve, by its name in the frame, and what is taken of one that nothing is said of.
 _FRAME_FLAGS = {
     "recipe": "recipe_id", "backend": "backend_id", "weights": "weights_digest", "fidelity": "fidelity",
@@ -274,11 +275,14 @@ def _frame(args: argparse.Namespace, now_ns: int) -> Frame:
 
 
 def _say_chain(told: dict[str, Any]) -> None:
+    from mesh.cli.words import utc
+
     say(f"grant {told['grant_id']}, {'open' if told['open'] else 'closed'}")
     say(f"issuer {told['issuer']}")
     for number, block in enumerate(told["blocks"]):
         say(f"block {number} {block['block_id']}")
         for name, stated in block["caveats"].items():
-            say(f"  {name}: {', '.join(map(str, stated)) if isinstance(stated, list) else stated}")
+            said = ", ".join(map(str, stated)) if isinstance(stated, list) else str(stated)
+            say(f"  {name}: {said}{f', {utc(int(stated))}' if name in _TIMES else ''}")
         if not block["caveats"]:
             say("  states nothing")
