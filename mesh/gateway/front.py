@@ -27,6 +27,9 @@ class Request(web.Request):
     ATTRS = web.Request.ATTRS | {"mark"}
     mark: Mark | None = None
 
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self._state.get(key, default)  # a mapping's own one has an exception made for what is not there
+
     async def _prepare_hook(self, response: web.StreamResponse) -> None:
         self.marks(response)
 
