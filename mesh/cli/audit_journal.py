@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from mesh.cli.newfile import PRIVATE
+from mesh.cli.newfile import PRIVATE, naming
 from mesh.errors import SchemaError, UsageError
 from mesh.replay.judged import Judged
 
@@ -92,11 +92,15 @@ class Journal:
         self._write(one.to_json())
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        # one write: a line is there whole, or torn at the end of the file
-        os.write(self._fd, json.dumps(line, separators=(",", ":")).encode() + b"\n")
-        if time.monotonic() - self._synced > _SYNC_S:
-            os.fsync(self._fd)
-            self._synced = time.monotonic()
+        left = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        with naming(self._path):
+            # a line is there whole, or torn at the end of the file: a disk that is nearly full takes a part without a
+            # word, and says why with the rest
+            while left:
+                left = left[os.write(self._fd, left) :]
+            if time.monotonic() - self._synced > _SYNC_S:
+                os.fsync(self._fd)
+                self._synced = time.monotonic()
 
     def _lines(self) -> Iterator[Any]:
         with self._path.open("rb") as file:

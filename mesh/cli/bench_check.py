@@ -64,6 +64,8 @@ def _of_receipt(request: Measured, receipt: Receipt, engine: EngineOf | None, pa
     for name, (said, sealed) in figures.items():
         if said != sealed:
             yield Fault(f"{path}.{name}", f"{said}, its receipt has {sealed}")
+    if energy.span_ns is not None and request.total_ns < energy.span_ns:
+        yield Fault(f"{path}.total_ns", f"{request.total_ns}, its receipt's serve took {energy.span_ns}")
     if engine is None:
         yield Fault(path, "of a start that the record does not have")
         return

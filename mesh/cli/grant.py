@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _NS_PER_S = 10**9
 _MAX_NAME_CHARS = 255
+_TIMES = ("not-before", "not-after")
 # What describes a serve, by its name in the frame, and what is taken of one that nothing is said of.
 _FRAME_FLAGS = {
     "recipe": "recipe_id", "backend": "backend_id", "weights": "weights_digest", "fidelity": "fidelity",
@@ -236,18 +237,22 @@ def _bytes(given: str) -> bytes:
     """The bytes of a grant named on the command line. Raises SchemaError, OSError."""
     from mesh.grant.text import MAX_TEXT_CHARS, PREFIX, grant_from_text
 
+    file_name: str | None = None
     if given == "-":
         given = sys.stdin.read(MAX_TEXT_CHARS + 2)
     elif not given.startswith(PREFIX):
         try:
             with open(given, encoding="utf-8", errors="replace") as file:
-                given = file.read(MAX_TEXT_CHARS + 2)
+                file_name, given = given, file.read(MAX_TEXT_CHARS + 2)
         except OSError:
             # a grant with something before it, or whatever is too long for a file's name, may be a secret still
             if not given or PREFIX in given.lower() or len(given) > _MAX_NAME_CHARS:
                 raise UsageError("GRANT: neither the text of a grant nor a file that can be read") from None
             raise
-    return grant_from_text(given.strip())
+    try:
+        return grant_from_text(given.strip())
+    except SchemaError as e:
+        raise e if file_name is None else SchemaError(f"{file_name}: {e}") from None
 
 
 def _read(given: str) -> Chain:
@@ -274,11 +279,14 @@ def _frame(args: argparse.Namespace, now_ns: int) -> Frame:
 
 
 def _say_chain(told: dict[str, Any]) -> None:
+    from mesh.cli.words import utc
+
     say(f"grant {told['grant_id']}, {'open' if told['open'] else 'closed'}")
     say(f"issuer {told['issuer']}")
     for number, block in enumerate(told["blocks"]):
         say(f"block {number} {block['block_id']}")
         for name, stated in block["caveats"].items():
-            say(f"  {name}: {', '.join(map(str, stated)) if isinstance(stated, list) else stated}")
+            said = ", ".join(map(str, stated)) if isinstance(stated, list) else str(stated)
+            say(f"  {name}: {said}{f', {utc(int(stated))}' if name in _TIMES else ''}")
         if not block["caveats"]:
             say("  states nothing")

@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from datetime import UTC, datetime
+from typing import TextIO
 
 from mesh.cli.console import json_safe
 
@@ -15,18 +16,37 @@ FORMATS = ("text", "json")
 
 def to_stderr(how: str) -> None:
     """Log what is of interest to an operator, in one of `FORMATS`."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr(sys.stderr)
     if how == "json":
         handler.setFormatter(JsonLines())
     else:
         handler.setFormatter(Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    # neither form says so, and each would be looked up for every line
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+    """stderr writes a line as soon as it is whole, so that there is nothing to flush after each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.stream.write(self.format(record) + self.terminator)
+        except RecursionError:
+            raise
+        except Exception:  # noqa: BLE001  as the handlers of the library do: a log that is full stops nobody
+            self.handleError(record)
 
 
 class Lines(logging.Formatter):
     """Local time, spelled anew once a second."""
 
     _second, _spelled = -1, ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.exc_info or record.exc_text or record.stack_info:
+            return super().format(record)
+        return f"{self.formatTime(record)} {record.levelname} {record.name}: {record.getMessage()}"
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         if self._second != int(record.created):

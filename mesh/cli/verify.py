@@ -138,7 +138,8 @@ class Findings:
                 say(f"not given: {gap}")
         for fault in self.faults:
             word = "cannot be decided" if isinstance(fault.error, Undecidable) else "refused"
-            note(f"{word}: {fault.label}: {error_code(fault.error)}: {fault.error}")
+            message = str(fault.error).removeprefix(f"{fault.label}: ")
+            note(f"{word}: {fault.label}: {error_code(fault.error)}: {message}")
         more = self.refused + self.undecided - len(self.faults)
         if more:
             note(f"and {more} more")

@@ -17,6 +17,7 @@ from mesh.gateway.deciding import told_of
 from mesh.gateway.energy import energy_comment, energy_object
 from mesh.gateway.events import STREAM_TYPE, EventStream
 from mesh.gateway.faults import error_body, headers_of, status_of, told, where
+from mesh.gateway.front import Whole
 from mesh.gateway.intake import JSON_TYPE
 from mesh.gateway.logprobs import Entry, chat_logprobs, text_logprobs
 from mesh.gateway.repeats import Answer, Answers
@@ -77,7 +78,7 @@ class Answering:
         body = json_bytes(answer)
         self._hold(serve, served, body, JSON_TYPE)
         headers = {**serve.headers, "Mesh-Receipt": _receipts(served)}
-        return web.Response(body=body, content_type=JSON_TYPE, charset="utf-8", headers=headers)
+        return Whole(body, JSON_TYPE, headers)
 
     async def streamed(self, request: web.Request, serve: Serve) -> web.StreamResponse:
         """From its first part on. Raises the MeshError of a serve that never began, while nothing has been sent."""

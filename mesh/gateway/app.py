@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -27,11 +28,12 @@ from mesh.gateway.cors import Cors
 from mesh.gateway.embeddings import Embeddings
 from mesh.gateway.evidence import Evidence, Health
 from mesh.gateway.faults import INTERNAL, error_body, headers_of, let_go, plain_error, status_of, told, where
+from mesh.gateway.front import Front, Request
 from mesh.gateway.identities import Identities
 from mesh.gateway.intake import Intake
-from mesh.gateway.journal import write
+from mesh.gateway.journal import tell, write
 from mesh.gateway.launches import Launches
-from mesh.gateway.listening import HEADERS, Runner, take_address
+from mesh.gateway.listening import Runner, take_address
 from mesh.gateway.metrics import Metrics
 from mesh.gateway.openapi import Description
 from mesh.gateway.page import Page
@@ -42,8 +44,6 @@ from mesh.steward.steward import Steward
 
 log = logging.getLogger("mesh.gateway")
 access = logging.getLogger("mesh.access")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _OPEN_ROUTES = frozenset(("/healthz", "/readyz"))
 _PURGE_INTERVAL_S = 600.0
@@ -106,8 +106,7 @@ class Gateway:
         OSError where it is taken."""
         self._gate.check_bind(host)
         sockets = taken or take_address(host, port)
-        app = web.Application(middlewares=[self._logged, self._answered], client_max_size=self._config.max_body_bytes)
-        app.router.add_routes(
+        front = Front(
             [
                 web.get("/healthz", self._health.alive),
                 web.get("/readyz", self._health.ready),
@@ -123,19 +122,17 @@ class Gateway:
                 *self._shown,
                 web.get("/mesh/v1/grant/balance", Balance(steward=self._steward).show),
                 web.get("/openapi.json", self._description.show),
-            ]
+                *([web.get("/metrics", self.metrics.show)] if self._config.metrics else []),
+            ],
+            max_body_bytes=self._config.max_body_bytes,
+            mark=self._cors.mark if self._cors.configured else None,
         )
-        app.on_response_prepare.append(_mark)
-        if self._cors.configured:
-            app.on_response_prepare.append(self._cors.mark)
-        if self._config.metrics:
-            app.router.add_get("/metrics", self.metrics.show)
         # Bodies are inflated within our own bound, and a client that leaves ends its handler at once.
         runner = Runner(
-            app,
+            front,
+            functools.partial(self._handle, front),
             self._config.max_connections,
             self._turned_away,
-            access_log=None,
             handler_cancellation=True,
             auto_decompress=False,
             shutdown_timeout=1.0,
@@ -185,66 +182,69 @@ class Gateway:
                 log.warning("kept disclosures could not be purged: %s", e)
             await asyncio.sleep(_PURGE_INTERVAL_S)
 
-    @web.middleware
-    async def _logged(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """One line per request, without anything that was said."""
+    async def _handle(self, front: Front, request: Request) -> web.StreamResponse:
+        """Any request. Has one line in the log for it, without anything that was said, and every error in one shape."""
         began = time.monotonic()
         status = 499  # the client left before there was an answer
+        known = False
         try:
-            response = await handler(request)
+            try:
+                route = await front.route(request)
+                known = route.resource is not None
+                response: web.StreamResponse | None = self._cors.preflight(request)
+                if response is None:
+                    self._let_in(request)
+                    response = await route.handler(request)
+            except ConnectionError:
+                raise
+            except Exception as e:
+                if isinstance(e, web.HTTPException) and e.status < 400:
+                    raise
+                response = self._fault(request, e)
             status = request.get(ENDED, response.status)
             return response
         finally:
             if access.isEnabledFor(logging.INFO):
-                took_ms = (time.monotonic() - began) * 1e3
                 # as it was sent: decoded, it may hold line breaks and what terminals act on
-                path = request.rel_url.raw_path if request.match_info.route.resource is not None else "(unknown route)"
-                caller, serve = request.get(CALLER, "-"), request.get(SERVE, "-")
-                fields = {"method": request.method, "path": path, "status": status, "us": int(took_ms * 1e3)}
-                access.info(
-                    "%s %s %d %.1f ms caller=%s serve=%s", request.method, path, status, took_ms, caller, serve,
-                    extra={"fields": {**fields, "caller": caller, "serve": serve}},
+                path = request.rel_url.raw_path if known else "(unknown route)"
+                took_s, caller, serve = time.monotonic() - began, request.get(CALLER, "-"), request.get(SERVE, "-")
+                fields = {"method": request.method, "path": path, "status": status, "us": int(took_s * 1e6)}
+                tell(
+                    access, "%s %s %d %.1f ms caller=%s serve=%s",
+                    (request.method, path, status, took_s * 1e3, caller, serve),
+                    {**fields, "caller": caller, "serve": serve},
                 )  # fmt: skip
 
-    @web.middleware
-    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Every error in one shape; what nobody foresaw is a 500 that tells a client nothing."""
-        if (preflight := self._cors.preflight(request)) is not None:
-            return preflight
-        try:
-            if request.path not in self._open_routes:
-                credential = self._gate.credential(request.headers)
-                request[CALLER] = credential.caller
-                if credential.grant is not None:
-                    request[GRANT] = credential.grant
-            return await handler(request)
-        except MeshError as e:
-            status = status_of(e)
-            if isinstance(e, _TURNED_DOWN) and SERVE not in request:
-                self.metrics.refused(e.code)
-            if told(e) != str(e):
-                log.error("%s: %s", type(e).__name__, e)
-            headers = headers_of(e)
+    def _let_in(self, request: web.Request) -> None:
+        """Raises Unauthorized or Forbidden where nothing of what is asked for is for this caller."""
+        if request.path not in self._open_routes:
+            credential = self._gate.credential(request.headers)
+            request[CALLER] = credential.caller
+            if credential.grant is not None:
+                request[GRANT] = credential.grant
+
+    def _fault(self, request: web.Request, error: Exception) -> web.Response:
+        """What is answered in place of what was asked for; what nobody foresaw is a 500 that tells a client nothing."""
+        if isinstance(error, MeshError):
+            if isinstance(error, _TURNED_DOWN) and SERVE not in request:
+                self.metrics.refused(error.code)
+            if told(error) != str(error):
+                log.error("%s: %s", type(error).__name__, error)
+            status, body, headers = status_of(error), error_body(error), headers_of(error)
             if SERVE in request:
                 headers["Mesh-Serve"] = request[SERVE]
-            let_go(e)
-            return web.json_response(error_body(e), status=status, headers=headers)
-        except web.HTTPException as e:
-            if e.status < 400:
-                raise
-            code = _HTTP_CODES.get(e.status)
-            self.metrics.refused(code or f"http_{e.status}")
-            reason = f"body: over {self._config.max_body_bytes} bytes" if e.status == 413 else e.reason.lower()
-            body = plain_error(reason, "invalid_request_error", code)
-            headers = {name: e.headers[name] for name in ("Allow",) if name in e.headers}
-            let_go(e)
-            return web.json_response(body, status=e.status, headers=headers)
-        except ConnectionError:
-            raise
-        except Exception as e:  # noqa: BLE001  the last resort of every route
-            log.error("unforeseen failure in %s %s: %s", request.method, request.path, where(e))
-            let_go(e)
-            return web.json_response(INTERNAL, status=500)
+        elif isinstance(error, web.HTTPException):
+            code = _HTTP_CODES.get(error.status)
+            self.metrics.refused(code or f"http_{error.status}")
+            over = f"body: over {self._config.max_body_bytes} bytes"
+            reason = over if error.status == 413 else error.reason.lower()
+            status, body = error.status, plain_error(reason, "invalid_request_error", code)
+            headers = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+        else:
+            log.error("unforeseen failure in %s %s: %s", request.method, request.path, where(error))
+            status, body, headers = 500, INTERNAL, {}
+        let_go(error)
+        return web.json_response(body, status=status, headers=headers)
 
 
 def _http_log() -> logging.Logger:
@@ -262,9 +262,3 @@ class _WithoutContent(logging.Filter):
             record.msg, record.args = f"{record.getMessage()}: {where(record.exc_info[1])}", ()
             record.exc_info = None
         return True
-
-
-async def _mark(request: web.Request, response: web.StreamResponse) -> None:
-    for name, value in HEADERS.items():
-        response.headers.setdefault(name, value)
-    response.headers["Server"] = HEADERS["Server"]  # aiohttp has put its own there, with every version

@@ -20,7 +20,6 @@ LOOPBACK_CALLER = "loopback"
 _OTHER_KEY_HEADERS = ("X-Api-Key", "Api-Key")
 
 
-@lru_cache(maxsize=64)  # clients say the same name each time
 def is_loopback(host: str) -> bool:
     """Whether `host`, a name or an address, is this machine alone."""
     if host.lower().rstrip(".") == "localhost":
@@ -71,10 +70,7 @@ class Gatekeeper:
 
     def __init__(self, authenticators: Sequence[Authenticator]) -> None:
         self._authenticators = list(authenticators)
-
-    @property
-    def open(self) -> bool:
-        return not self._authenticators
+        self.open = not self._authenticators
 
     def check_bind(self, host: str) -> None:
         """Raises UsageError for an address that others can reach, where nothing would be asked of them, and for text
@@ -95,7 +91,7 @@ class Gatekeeper:
         rebinding)."""
         if self.open:
             host = headers.get("Host")
-            if host is None or not is_loopback(_host_of(host)):
+            if host is None or not _names_loopback(host):
                 raise Forbidden(
                     "host header is not a loopback name and no keys are configured", code="host_not_loopback"
                 )
@@ -113,8 +109,7 @@ class Gatekeeper:
         raise Unauthorized("this key is not known here", code="invalid_api_key")
 
 
-def _host_of(header: str) -> str:
-    """The host of a Host header, its port and brackets taken off."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0]
+@lru_cache(maxsize=64)  # clients say the same each time
+def _names_loopback(header: str) -> bool:
+    """Whether the host of a Host header, its port and brackets taken off, is this machine alone."""
+    return is_loopback(header[1:].partition("]")[0] if header.startswith("[") else header.partition(":")[0])

@@ -36,14 +36,14 @@ class Cors:
     def configured(self) -> bool:
         return bool(self._origins)
 
-    async def mark(self, request: web.Request, response: web.StreamResponse) -> None:
+    def mark(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
         """Say so on every answer, errors too: without it a page cannot tell a refusal from a broken network."""
         response.headers.add(hdrs.VARY, hdrs.ORIGIN)
         if self._allows(request):
             response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = request.headers[hdrs.ORIGIN]
             response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = _SHOWN
 
-    def _allows(self, request: web.Request) -> bool:
+    def _allows(self, request: web.BaseRequest) -> bool:
         origin = request.headers.get(hdrs.ORIGIN)
         return origin is not None and (origin in self._origins or "*" in self._origins)
 

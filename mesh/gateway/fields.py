@@ -24,6 +24,14 @@ class Fields:
     def __contains__(self, field: str) -> bool:
         return field in self._values
 
+    def among(self, fields: Iterable[str]) -> list[str]:
+        """Those of `fields` that are there and not read yet, in their order."""
+        return [field for field in fields if field in self._values]
+
+    def any_of(self, fields: frozenset[str]) -> bool:
+        """Whether any of `fields` is there and not read yet: mostly none of many is, and none is asked for."""
+        return not fields.isdisjoint(self._values)
+
     @property
     def left(self) -> bool:
         """Whether any field is not read yet."""
@@ -34,19 +42,19 @@ class Fields:
         return self._values.pop(field, None)
 
     def text(self, field: str) -> str | None:
-        value = self.take(field)
+        value = self._values.pop(field, None)
         if value is not None and type(value) is not str:
             raise self.wrong(field, "text", value)
         return value
 
     def flag(self, field: str) -> bool | None:
-        value = self.take(field)
+        value = self._values.pop(field, None)
         if value is not None and type(value) is not bool:
             raise self.wrong(field, "true or false", value)
         return value
 
     def integer(self, field: str, low: int, high: int) -> int | None:
-        value = self.take(field)
+        value = self._values.pop(field, None)
         if value is None:
             return None
         if type(value) is not int:
@@ -57,7 +65,7 @@ class Fields:
 
     def millionths(self, field: str, low: int, high: int) -> int | None:
         """A number between `low` and `high` (whole units) in millionths, exactly."""
-        value = self.take(field)
+        value = self._values.pop(field, None)
         return None if value is None else millionths(value, low, high, param=self.name(field))
 
     def object(self, field: str) -> Fields | None:
@@ -111,6 +119,7 @@ class Fields:
 
 
 def millionths(value: Any, low: int, high: int, *, param: str) -> int:
+    """The number `value`, between `low` and `high`, in millionths. Raises BadRequest, for a field called `param`."""
     if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
         raise BadRequest(f"{param}: expected a number, got {kind(value)}", code="invalid_value", param=param)
     if not low <= value <= high:

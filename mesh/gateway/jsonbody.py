@@ -57,7 +57,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
     """The JSON object in `data`; numbers with a point or exponent as Decimal. Raises BadRequest (`malformed_body`,
     `duplicate_key`)."""
     try:
-        value = _DECODER.decode(data.decode("utf-8"))
+        value = _decoded(data.decode("utf-8"))
     except UnicodeDecodeError:
         raise BadRequest("body: not valid utf-8", code="malformed_body") from None
     except json.JSONDecodeError as e:
@@ -69,6 +69,16 @@ def parse_object(data: bytes) -> dict[str, Any]:
         raise BadRequest("body: expected a json object", code="malformed_body")
     _check(value, 1, surrogates=_SURROGATE_ESCAPE.search(data) is not None)
     return value
+
+
+def _decoded(text: str) -> Any:
+    """What `text` says, with nothing but spaces behind it. Those are looked for where an object does not begin and end
+    it, as it mostly does."""
+    if text.startswith("{"):
+        value, end = _DECODER.raw_decode(text)
+        if end == len(text):
+            return value
+    return _DECODER.decode(text)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

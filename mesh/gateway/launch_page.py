@@ -10,8 +10,9 @@ from aiohttp import web
 
 from mesh.errors import UsageError
 from mesh.gateway.auth import is_loopback
+from mesh.gateway.front import Front, Request
 from mesh.gateway.launches import Launches
-from mesh.gateway.listening import HEADERS, Runner, take_address
+from mesh.gateway.listening import Runner, take_address
 from mesh.gateway.page import Page
 
 _CONNECTIONS = 100
@@ -30,11 +31,14 @@ class LaunchPage:
         if not is_loopback(host):
             raise UsageError(f"host {host!r} is not loopback: this page asks for no key. Bind it to 127.0.0.1")
         page = Page.installed()
-        app = web.Application()
         own = [route for route in page.routes() if route.path == _PLACE or route.path.startswith("/web/")]
-        app.router.add_routes([*own, *Launches(self._folder).routes(), web.get("/", _home)])
-        app.on_response_prepare.append(_mark)
-        self._runner = Runner(app, _CONNECTIONS, lambda: None, access_log=None)
+        front = Front([*own, *Launches(self._folder).routes(), web.get("/", _home)])
+
+        async def handle(request: Request) -> web.StreamResponse:
+            route = await front.route(request)
+            return await route.handler(request)
+
+        self._runner = Runner(front, handle, _CONNECTIONS, lambda: None)
         await self._runner.setup()
         taken: Sequence[socket.socket] = ()
         try:
@@ -54,9 +58,3 @@ class LaunchPage:
 
 async def _home(request: web.Request) -> web.Response:
     raise web.HTTPFound(_PLACE)
-
-
-async def _mark(request: web.Request, response: web.StreamResponse) -> None:
-    for name, value in HEADERS.items():
-        response.headers.setdefault(name, value)
-    response.headers["Server"] = HEADERS["Server"]

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import functools
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from aiohttp import http_exceptions, web
 
 from mesh.gateway.door import Door
 from mesh.gateway.faults import INTERNAL, plain_error, where
-
-# That every answer has. Nothing is for a cache in between: answers and disclosures are private.
-HEADERS: Final = {"Server": "mesh", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+from mesh.gateway.front import HEADERS, Front, Request
 
 log = logging.getLogger("mesh.gateway.http")
 
@@ -70,22 +69,36 @@ def take_address(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-class Runner(web.AppRunner):
-    """Answers what is no HTTP like every other fault, and logs it in one line. No more than `limit` connections are
-    open at once; `turned_away` is told of each that is one too many."""
+class Runner(web.ServerRunner):
+    """Has the requests that `front` makes answered by `handle`. Answers what is no HTTP like every other fault, and
+    logs it in one line. No more than `limit` connections are open at once; `turned_away` is told of each that is one
+    too many. To be made on the event loop."""
 
-    def __init__(self, app: web.Application, limit: int, turned_away: Callable[[], None], **options: Any) -> None:
-        super().__init__(app, **options)
-        self._limit = limit
-        self._turned_away = turned_away
+    def __init__(
+        self,
+        front: Front,
+        handle: Callable[[Request], Awaitable[web.StreamResponse]],
+        limit: int,
+        turned_away: Callable[[], None],
+        *,
+        handler_cancellation: bool = False,
+        shutdown_timeout: float = 60.0,
+        **options: Any,
+    ) -> None:
+        server = web.Server(
+            handle,  # type: ignore[arg-type]  # what it handles is made by `front`
+            request_factory=front.request,
+            handler_cancellation=handler_cancellation,
+        )
+        super().__init__(server, shutdown_timeout=shutdown_timeout)
+        self.front = front
+        options["access_log"] = None  # there is one of our own
+        make = functools.partial(_Connection, server, loop=asyncio.get_running_loop(), **options)
+        self._door = Door(make, lambda: len(server.connections) < limit, turned_away)
 
     @property
     def server(self) -> Any:
-        server = super().server
-        if server is None:
-            return None
-        make = functools.partial(_Connection, server, loop=server._loop, **server._kwargs)
-        return Door(make, lambda: len(server.connections) < self._limit, self._turned_away)
+        return None if super().server is None else self._door
 
     async def listen(self, sockets: Sequence[socket.socket]) -> int:
         """Returns the port."""

@@ -38,35 +38,48 @@ class _Seals:
         self.sum_s += seconds
 
 
+@dataclass(slots=True)
+class _Sums:
+    """Over the receipts of one model. `figures` and `uj` are by the basis of the energy figure."""
+
+    finishes: Counter[str] = field(default_factory=Counter)
+    prompt: int = 0
+    output: int = 0
+    delivered: int = 0
+    cached: int = 0
+    figures: Counter[str] = field(default_factory=Counter)
+    uj: Counter[str] = field(default_factory=Counter)
+    seals: _Seals = field(default_factory=_Seals)
+
+    def tokens(self) -> Iterator[tuple[str, int]]:
+        yield from (("prompt", self.prompt), ("output", self.output))
+        yield from (("delivered", self.delivered), ("cached", self.cached))
+
+
 class Metrics:
     """Counts from the moment it is made; `sealed` is the steward's observer. Everything on the event loop."""
 
     def __init__(self, backends: Backends, costs: Costs) -> None:
         self._backends = backends
         self._costs = costs
-        self._serves: Counter[_Labels] = Counter()
-        self._tokens: Counter[_Labels] = Counter()
-        self._figures: Counter[_Labels] = Counter()
-        self._uj: Counter[_Labels] = Counter()
+        self._sums: dict[str, _Sums] = {}
         self._refusals: Counter[_Labels] = Counter()
-        self._seals: dict[str, _Seals] = {}
 
     def sealed(self, sealed: Sealed, took_s: float) -> None:
         receipt: Receipt = sealed.value
-        model, outcome, energy = receipt.engine.recipe_id, receipt.outcome, receipt.energy
-        self._serves[("model", model), ("finish", outcome.finish)] += 1
-        for kind, count in (
-            ("prompt", outcome.tokens_in),
-            ("output", outcome.tokens_out),
-            ("delivered", outcome.tokens_delivered),
-            ("cached", outcome.cache_hit_tokens),
-        ):
-            self._tokens[("model", model), ("kind", kind)] += count or 0
-        basis: _Labels = (("model", model), ("basis", energy.basis))
-        self._figures[basis] += 1
+        outcome, energy = receipt.outcome, receipt.energy
+        sums = self._sums.get(receipt.engine.recipe_id)
+        if sums is None:
+            sums = self._sums[receipt.engine.recipe_id] = _Sums()
+        sums.finishes[outcome.finish] += 1
+        sums.prompt += outcome.tokens_in or 0
+        sums.output += outcome.tokens_out or 0
+        sums.delivered += outcome.tokens_delivered or 0
+        sums.cached += outcome.cache_hit_tokens or 0
+        sums.figures[energy.basis] += 1
         if energy.uj is not None:
-            self._uj[basis] += energy.uj
-        self._seals.setdefault(model, _Seals()).add(took_s)
+            sums.uj[energy.basis] += energy.uj
+        sums.seals.add(took_s)
 
     def refused(self, reason: str) -> None:
         """A request was turned down; `reason` is one of the codes that errors have."""
@@ -79,15 +92,23 @@ class Metrics:
         return "".join(f"{line}\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield from _family("mesh_serves_total", "counter", "Sealed serves.", self._serves.items())
-        yield from _family("mesh_tokens_total", "counter", "Tokens that receipts count.", self._tokens.items())
+        of_each = self._sums.items()
+        yield from _family(
+            "mesh_serves_total", "counter", "Sealed serves.",
+            (_labelled(model, "finish", each) for model, sums in of_each for each in sums.finishes.items()),
+        )  # fmt: skip
+        yield from _family(
+            "mesh_tokens_total", "counter", "Tokens that receipts count.",
+            (_labelled(model, "kind", each) for model, sums in of_each for each in sums.tokens()),
+        )  # fmt: skip
         yield from _family(
             "mesh_energy_joules_total", "counter", "Energy in receipts, by how the figure came about.",
-            ((labels, f"{uj // _MICRO}.{uj % _MICRO:06d}") for labels, uj in self._uj.items()),
+            (_labelled(model, "basis", (basis, f"{uj // _MICRO}.{uj % _MICRO:06d}"))
+             for model, sums in of_each for basis, uj in sums.uj.items()),
         )  # fmt: skip
         yield from _family(
             "mesh_energy_receipts_total", "counter", "Receipts by the basis of their energy figure; some have none.",
-            self._figures.items(),
+            (_labelled(model, "basis", each) for model, sums in of_each for each in sums.figures.items()),
         )  # fmt: skip
         yield from _family(
             "mesh_joules_per_token", "gauge", "Running mean over the last receipts with a figure.", self._costs_now()
@@ -108,8 +129,8 @@ class Metrics:
     def _seal_lines(self) -> Iterator[str]:
         name = "mesh_seal_seconds"
         yield from _head(name, "histogram", "From the end of a serve to its receipt on disk.")
-        for model, seals in self._seals.items():
-            total = 0
+        for model, sums in self._sums.items():
+            seals, total = sums.seals, 0
             for bound, count in zip((*SEAL_BUCKETS_S, "+Inf"), seals.counts, strict=True):
                 total += count
                 yield _sample(f"{name}_bucket", (("model", model), ("le", str(bound))), total)
@@ -121,6 +142,11 @@ def _family(name: str, kind: str, told: str, samples: Iterable[tuple[_Labels, in
     yield from _head(name, kind, told)
     for labels, value in samples:
         yield _sample(name, labels, value)
+
+
+def _labelled(model: str, label: str, sample: tuple[str, int | str]) -> tuple[_Labels, int | str]:
+    value, count = sample
+    return (("model", model), (label, value)), count
 
 
 def _head(name: str, kind: str, told: str) -> tuple[str, str]:

@@ -36,6 +36,16 @@ _HEX64 = re.compile(r"[0-9a-fA-F]{64}\Z")
 MAX_LABEL_CHARS = 512
 MAX_CHOICES = 16  # each is a serve of its own
 _GREEDY = Sampling.greedy()
+_OF_ANY = frozenset(("stream_options", "n"))
+# Of completions alone, and of chats alone but for the messages.
+_OF_COMPLETION = frozenset(("echo", "best_of", "suffix", "logprobs"))
+_OF_CHAT = frozenset(
+    (
+        "logprobs", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls", "response_format",
+        "functions", "function_call", "audio", "prediction",
+        "reasoning_effort", "verbosity", "web_search_options", "modalities",
+    )
+)  # fmt: skip
 
 
 class MeshOptions(NamedTuple):
@@ -85,10 +95,25 @@ class Call(NamedTuple):
         return "prompt" if self.messages is None else "messages"
 
 
+class _Calls(NamedTuple):
+    """The tools that the model is shown, none where it is told to call none; the names of those of which it has to call
+    one, none where it may choose; of those that are strict where it may; and whether it may call but one."""
+
+    tools: tuple[Mapping[str, Any], ...]
+    forced: tuple[str, ...]
+    strict: tuple[str, ...]
+    one: bool
+
+
+_NO_CALLS = _Calls((), (), (), False)
+
+
 def parse_chat(body: dict[str, Any], random: Random) -> Call:
     """`POST /v1/chat/completions`. Raises BadRequest with the field's name as `param`."""
     fields = Fields(body)
     messages = read_messages(fields)
+    if not fields.any_of(_OF_CHAT):
+        return _call(fields, random, messages=messages)
     logprobs = _chat_logprobs(fields)
     calls = _tools(fields)
     form = read_format(fields)
@@ -104,10 +129,12 @@ def parse_completion(body: dict[str, Any], random: Random) -> Call:
     """`POST /v1/completions`. Raises BadRequest with the field's name as `param`."""
     fields = Fields(body)
     prompt = read_prompt(fields)
-    fields.only("echo", (False,), _NOT_YET)
-    fields.only("best_of", (1,), _NOT_YET)
-    fields.refuse(("suffix",), _NOT_YET)
-    logprobs = fields.integer("logprobs", 0, MAX_SCORES)
+    logprobs = None
+    if fields.any_of(_OF_COMPLETION):
+        fields.only("echo", (False,), _NOT_YET)
+        fields.only("best_of", (1,), _NOT_YET)
+        fields.refuse(("suffix",), _NOT_YET)
+        logprobs = fields.integer("logprobs", 0, MAX_SCORES)
     text, ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
     return _call(fields, random, prompt=text, prompt_ids=ids, logprobs=logprobs)
 
@@ -120,23 +147,23 @@ def _call(
     prompt: str | None = None,
     prompt_ids: tuple[int, ...] | None = None,
     logprobs: int | None = None,
-    calls: _Calls | None = None,
+    calls: _Calls = _NO_CALLS,
     form: Format | None = None,
 ) -> Call:
     model = _model(fields)
     max_tokens = _max_tokens(fields)
     sampling = _sampling(fields, random)
     stream = fields.flag("stream") or False
-    options = fields.object("stream_options")
-    include_usage = False
-    if options is not None:
-        if not stream:
-            raise fields.fault("stream_options", "only where stream is true")
-        include_usage = options.flag("include_usage") or False
-        options.only("include_obfuscation", (False,), _NOT_YET)
-        options.done()
-    n = _or(fields.integer("n", 1, MAX_CHOICES), 1)
-    calls = calls or _Calls((), (), (), False)
+    include_usage, n = False, 1
+    if fields.any_of(_OF_ANY):
+        options = fields.object("stream_options")
+        if options is not None:
+            if not stream:
+                raise fields.fault("stream_options", "only where stream is true")
+            include_usage = options.flag("include_usage") or False
+            options.only("include_obfuscation", (False,), _NOT_YET)
+            options.done()
+        n = _or(fields.integer("n", 1, MAX_CHOICES), 1)
     if sampling.ignore_eos and (form is not None or calls.forced or calls.strict or calls.one):
         raise fields.fault("ignore_eos", "not where the answer has a format, which ends it", code="unsupported_value")
     mesh = _mesh(fields, random)
@@ -185,16 +212,6 @@ def _chat_logprobs(fields: Fields) -> int | None:
     return (best or 0) if wanted else None
 
 
-class _Calls(NamedTuple):
-    """The tools that the model is shown, none where it is told to call none; the names of those of which it has to call
-    one, none where it may choose; of those that are strict where it may; and whether it may call but one."""
-
-    tools: tuple[Mapping[str, Any], ...]
-    forced: tuple[str, ...]
-    strict: tuple[str, ...]
-    one: bool
-
-
 def _tools(fields: Fields) -> _Calls:
     choice = fields.take("tool_choice")
     named = _named_choice(fields, choice)
@@ -206,7 +223,7 @@ def _tools(fields: Fields) -> _Calls:
         raise fields.fault("tool_choice", f"{named[:80]!r} is none of the tools")
     one = fields.flag("parallel_tool_calls") is False and bool(tools)
     if choice == "none":
-        return _Calls((), (), (), False)
+        return _NO_CALLS
     # a call that is forced is one and held to its parameters in any case
     if choice == "required" or named is not None:
         return _Calls(tools, names if named is None else (named,), (), False)
@@ -263,23 +280,13 @@ def _sampling(fields: Fields, random: Random) -> Sampling:
         seed = 0
     elif seed is None:
         seed = int.from_bytes(random(8), "little") % (MAX_SEED + 1)
-    repetition_u = _or(fields.millionths("repetition_penalty", 0, 100), MILLION)
-    if repetition_u == 0:
-        raise fields.fault("repetition_penalty", "must be above 0")
-    return _GREEDY.changed(
-        temperature_u=temperature_u,
-        top_p_u=_or(fields.millionths("top_p", 0, 1), MILLION),
-        top_k=max(0, _or(fields.integer("top_k", -1, MAX_TOKEN_ID), 0)),  # some servers write "no limit" as -1
-        min_p_u=_or(fields.millionths("min_p", 0, 1), 0),
-        frequency_penalty_u=_or(fields.millionths("frequency_penalty", -1000, 1000), 0),
-        presence_penalty_u=_or(fields.millionths("presence_penalty", -1000, 1000), 0),
-        repetition_penalty_u=repetition_u,
-        logit_bias=_logit_bias(fields),
-        seed=seed,
-        stop=_stop(fields),
-        stop_ids=_stop_ids(fields),
-        ignore_eos=fields.flag("ignore_eos") or False,
-    )
+    said = {}
+    for name in fields.among(_OF_SAMPLING):
+        field, read = _OF_SAMPLING[name]
+        said[field] = read(fields)
+    if temperature_u == 0 and not said:
+        return _GREEDY
+    return _GREEDY.changed(temperature_u=temperature_u, seed=seed, **said)
 
 
 def _or(value: int | None, default: int) -> int:
@@ -288,8 +295,6 @@ def _or(value: int | None, default: int) -> int:
 
 def _logit_bias(fields: Fields) -> list[list[int]]:
     biases = fields.take("logit_bias")
-    if biases is None:
-        return []
     if type(biases) is not dict:
         raise fields.wrong("logit_bias", "an object", biases)
     if len(biases) > MAX_LOGIT_BIASES:
@@ -306,8 +311,6 @@ def _logit_bias(fields: Fields) -> list[list[int]]:
 def _stop(fields: Fields) -> list[str]:
     stop = fields.take("stop")
     stops = [stop] if type(stop) is str else stop
-    if stops is None:
-        return []
     if type(stops) is not list or any(type(item) is not str for item in stops):
         raise fields.fault("stop", "expected text or an array of texts")
     if len(stops) > MAX_STOP_STRINGS:
@@ -322,6 +325,30 @@ def _stop_ids(fields: Fields) -> list[int]:
     if len(ids) > MAX_STOP_IDS or not all(type(item) is int and 0 <= item <= MAX_TOKEN_ID for item in ids):
         raise fields.fault("stop_token_ids", f"at most {MAX_STOP_IDS} token ids")
     return sorted(set(ids))
+
+
+def _repetition(fields: Fields) -> int | None:
+    value = fields.millionths("repetition_penalty", 0, 100)
+    if value == 0:
+        raise fields.fault("repetition_penalty", "must be above 0")
+    return value
+
+
+# The fields that say how ids are chosen, but for temperature and seed, in the order they are read in: what each is in a
+# Sampling, and how it is read where it is there. Without it, it is as in greedy sampling.
+_OF_SAMPLING: dict[str, tuple[str, Callable[[Fields], Any]]] = {
+    "repetition_penalty": ("repetition_penalty_u", _repetition),
+    "top_p": ("top_p_u", lambda fields: fields.millionths("top_p", 0, 1)),
+    # some servers write "no limit" as -1
+    "top_k": ("top_k", lambda fields: max(0, _or(fields.integer("top_k", -1, MAX_TOKEN_ID), 0))),
+    "min_p": ("min_p_u", lambda fields: fields.millionths("min_p", 0, 1)),
+    "frequency_penalty": ("frequency_penalty_u", lambda fields: fields.millionths("frequency_penalty", -1000, 1000)),
+    "presence_penalty": ("presence_penalty_u", lambda fields: fields.millionths("presence_penalty", -1000, 1000)),
+    "logit_bias": ("logit_bias", _logit_bias),
+    "stop": ("stop", _stop),
+    "stop_token_ids": ("stop_ids", _stop_ids),
+    "ignore_eos": ("ignore_eos", lambda fields: fields.flag("ignore_eos")),
+}
 
 
 def _mesh(body: Fields, random: Random) -> MeshOptions:

@@ -139,7 +139,8 @@ class Census:
         code = getattr(error, "code", kind)
         self.refused[kind] += 1
         if len(self.faults) < LISTED_FAULTS:
-            self.faults.append(AuditFault(kind, code, where, str(error)))
+            # whoever read a file may have named it already
+            self.faults.append(AuditFault(kind, code, where, str(error).removeprefix(f"{where}: ")))
 
     def undecide(self, error: Undecidable, where: str) -> None:
         self.undecided[error.code] += 1

@@ -101,6 +101,12 @@ class CellOf(Table):
                 yield Fault("requests", f"expected {self.concurrency}, got {len(self.requests)}")
             if self.wall_ns is None:
                 yield Fault("wall_ns", "missing")
+            for number, request in enumerate(self.requests):
+                path = f"requests[{number}]"
+                if request.first_ns > request.total_ns:
+                    yield Fault(f"{path}.first_ns", f"{request.first_ns}, after the end at {request.total_ns}")
+                if self.wall_ns is not None and request.total_ns > self.wall_ns:
+                    yield Fault(f"{path}.total_ns", f"{request.total_ns}, longer than the cell's {self.wall_ns}")
         elif self.requests or self.wall_ns is not None:
             yield Fault("skipped", "expected no requests where the cell was skipped")
 

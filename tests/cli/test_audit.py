@@ -348,6 +348,7 @@ def test_a_broken_archive_is_audited_up_to_where_it_breaks(audit, day: Day, tmp_
     archive.write_bytes(archive.read_bytes()[:-10])
     code, told = audit(archive)
     assert (code, kinds(told), told["receipts"]) == (10, ["envelope", "sequence"], 7)
+    assert str(archive) not in told["faults"][0]["message"]
 
 
 def test_a_copy_under_a_broken_signature_does_not_stand_in_for_the_receipt(audit, day: Day, tmp_path: Path) -> None:

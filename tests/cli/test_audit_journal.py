@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,27 @@ def test_a_journal_that_was_cut_anywhere_goes_on_with_its_whole_lines(tmp_path: 
         # the first line is written anew where it was torn
         assert len(found) == max(0, data[:size].count(b"\n") - 1)
         assert path.read_bytes().endswith(b"\n")
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from mesh.cli.audit_journal import Journal
+journal = Journal.open(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (40, resource.RLIM_INFINITY))
+try:
+    journal.begin({"heads": ["b3:00"], "seed": None})
+except OSError as e:
+    print(e.filename)
+"""
+
+
+def test_a_disk_that_takes_half_a_line_is_told_by_the_journals_name(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    told = subprocess.run([sys.executable, "-c", FULL, path], capture_output=True, text=True, check=True)
+    assert (told.stdout, path.stat().st_size) == (f"{path}\n", 40)
+    written(path)
+    assert read(path) == EACH
 
 
 def test_a_long_torn_line_is_cut_off(tmp_path: Path) -> None:

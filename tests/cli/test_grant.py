@@ -72,6 +72,9 @@ def test_every_caveat_has_a_flag(mesh, key):
         "fidelity-at-least": 1, "max-tokens": 8, "max-uj": 7, "not-before": "1767225600000000000",
         "not-after": "1798761600000000000", "total-uj": 70, "total-tokens": 80,
     }  # fmt: skip
+    told = mesh("grant", "inspect", grant).out
+    assert "  not-before: 1767225600000000000, 2026-01-01 00:00:00 UTC\n" in told
+    assert "  not-after: 1798761600000000000, 2027-01-01 00:00:00 UTC\n" in told
     serve = ("--steward", STEWARD, "--weights", WEIGHTS.text, "--recipe", "tiny", "--backend", "a/b/c/d/e/f")
     result = mesh("grant", "check", grant, "--trust", issuer, *serve, "--at", "2026-06-01T00:00:00Z", "--json")
     assert result.code == 10
@@ -195,6 +198,13 @@ def test_inspect_shows_no_secret(mesh, key):
     assert f"steward-in: {STEWARD}" in result.out
     assert grant not in result.out + result.err
     assert "was not asked" in result.err
+
+
+def test_file_that_holds_no_grant_is_named(mesh, tmp_path):
+    file = tmp_path / "a grant"
+    file.write_text("nothing")
+    refused = mesh("grant", "inspect", file)
+    assert (refused.code, f"{file}: grant: does not start with mg1_" in refused.err) == (10, True)
 
 
 def test_check_decides_with_the_exit_code(mesh, key, tmp_path, stranger):

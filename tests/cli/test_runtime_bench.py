@@ -75,6 +75,12 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "tokens": (lambda r: r["cells"][0]["requests"][0].update(tokens_out=5), "cells[0].requests[0].tokens_out: exp"),
     "prompt": (lambda r: r["cells"][0]["requests"][0].update(tokens_in=201), "tokens_in: expected 200, got 201"),
     "energy": (lambda r: r["cells"][1]["requests"][1]["energy"].update(uj=1, basis="measured"), "energy.basis: measur"),
+    "late": (lambda r: r["cells"][0]["requests"][0].update(first_ns=10**15), "first_ns: 1000000000000000, after the e"),
+    "cell's time": (lambda r: r["cells"][0].update(wall_ns=1), ", longer than the cell's 1"),
+    "request's time": (
+        lambda r: r["cells"][0]["requests"][0].update(first_ns=1, total_ns=1),
+        "requests[0].total_ns: 1, its receipt's serve took ",
+    ),
     "receipt": (lambda r: r["cells"][1]["requests"][0].update(receipt="b3:" + "0" * 64), "receipt: not in this ledger"),
     "twice": (
         lambda r: r["cells"][1]["requests"][0].update(receipt=r["cells"][0]["requests"][0]["receipt"]),

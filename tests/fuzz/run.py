@@ -169,7 +169,7 @@ def record(candidate: Candidate, descriptor: Descriptor) -> bytes:
         cells=[
             CellOf(
                 context=0, part="cases", case="64", domain="code", prompt_tokens=64, concurrency=1, repetition=0,
-                wall_ns=1, samples=[],
+                wall_ns=2, samples=[],
                 requests=[
                     Measured(receipt=b3, tokens_in=64, tokens_out=8, finish="length", first_ns=1, total_ns=2,
                              energy=RecordedEnergy(basis="absent"))

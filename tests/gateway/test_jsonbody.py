@@ -42,6 +42,9 @@ def test_repeated_key_is_refused_at_any_depth(data: bytes) -> None:
         b'{"\\ud83d":1}',
         b"\xef\xbb\xbf{}",
         b'{"a":1}x',
+        b'{"a":1}}',
+        b'{"a":1} {}',
+        b'{"a":1}\x0b',
         b"",
         b"[]",
         b"null",
@@ -57,6 +60,10 @@ def test_message_about_a_body_does_not_quote_it() -> None:
 
 def test_floats_are_exact() -> None:
     assert parse_object(b'{"a":0.7,"b":1e2,"c":7}') == {"a": Decimal("0.7"), "b": Decimal(100), "c": 7}
+
+
+def test_spaces_around_an_object_say_nothing() -> None:
+    assert parse_object(b' \t{"a":1}\r\n') == parse_object(b'{"a":1}\n') == {"a": 1}
 
 
 def test_surrogate_pair_is_a_character() -> None:

@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mesh.errors import BadRequest
 from mesh.gateway.jsonbody import parse_object
@@ -104,6 +106,39 @@ def test_top_k_without_limit_has_two_spellings() -> None:
 )
 def test_what_changes_nothing_is_let_through(fields: dict[str, Any]) -> None:
     assert chat(**fields).sampling == chat().sampling
+
+
+# What says the same as nothing, so that a field that is there and one that is not are read alike.
+OF_ANY = {
+    "max_tokens": None, "temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0, "frequency_penalty": 0,
+    "presence_penalty": 0.0, "repetition_penalty": 1, "logit_bias": {}, "stop": [], "stop_token_ids": [],
+    "ignore_eos": False, "stream": False, "stream_options": None, "n": 1, "mesh": {}, "user": "u", "store": False,
+}  # fmt: skip
+OF_CHAT = {
+    "logprobs": False, "top_logprobs": None, "tools": [], "tool_choice": "none", "parallel_tool_calls": False,
+    "response_format": {"type": "text"}, "functions": [], "function_call": "", "audio": {}, "prediction": None,
+    "reasoning_effort": "", "verbosity": "", "web_search_options": {}, "modalities": ["text"],
+}  # fmt: skip
+OF_TEXT = {"logprobs": None, "echo": False, "best_of": 1, "suffix": ""}
+
+
+@given(st.data())
+def test_fields_that_say_nothing_read_as_if_they_were_not_there(data: st.DataObject) -> None:
+    for call, own in ((chat, OF_CHAT), (text, OF_TEXT)):
+        said: dict[str, Any] = OF_ANY | own
+        some = data.draw(st.lists(st.sampled_from(sorted(said)), unique=True))
+        assert call(**{name: said[name] for name in some}) == call()
+
+
+@pytest.mark.parametrize("name", sorted(OF_ANY | OF_CHAT | OF_TEXT))
+def test_every_field_is_followed_or_refused_by_its_name(name: str) -> None:
+    for call, own in ((chat, OF_CHAT), (text, OF_TEXT)):
+        with pytest.raises(BadRequest) as e:
+            call(**{name: {"odd": [0]}})
+        assert e.value.param is not None
+        assert e.value.param.partition(".")[0] == name
+        unknown = (e.value.param, e.value.code) == (name, "unknown_parameter")
+        assert unknown is (name not in OF_ANY | own)
 
 
 @pytest.mark.parametrize(
