@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mesh.cli.console import counted, emit, note, say
 from mesh.cli.engines import positive
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _NS_PER_S = 10**9
 _SET_NS = _NS_PER_S  # by how much the wall clock may run apart from the monotonic one within a step
 _MAX_LEVELS = 64
+
+_Parsed = TypeVar("_Parsed")
 
 STEPS = """
 Put a wall meter between the machine and its plug, with nothing else behind it, and let the machine be idle. The command
@@ -94,7 +96,7 @@ def _points(args: argparse.Namespace, cores: int) -> Sequence[Point]:
     from mesh.meter.wall import parse_points, parse_readings, watts_within
 
     if args.points is not None:
-        return parse_points(Path(args.points).read_bytes())
+        return _of_file(args.points, parse_points)
     ladder = args.cores or default_levels(cores)
     if ladder[-1] > cores:
         raise UsageError(f"--cores {ladder[-1]}: this machine has {cores}")
@@ -105,7 +107,7 @@ def _points(args: argparse.Namespace, cores: int) -> Sequence[Point]:
     if sys.stdin.isatty():
         note(f"done. Let the meter write its log to {args.readings}, then press Enter")
         sys.stdin.readline()
-    readings = parse_readings(Path(args.readings).read_bytes())
+    readings = _of_file(args.readings, parse_readings)
     points = []
     for number, step in enumerate(steps, start=1):
         watts_u = watts_within(readings, step.from_ns, step.to_ns)
@@ -116,6 +118,14 @@ def _points(args: argparse.Namespace, cores: int) -> Sequence[Point]:
             )
         points.append(Point(step.busy_u, watts_u))
     return points
+
+
+def _of_file(name: str, parse: Callable[[bytes], _Parsed]) -> _Parsed:
+    """Raises MeterError, naming the file, and OSError."""
+    try:
+        return parse(Path(name).read_bytes())
+    except MeterError as e:
+        raise MeterError(f"{name}: {e}") from None
 
 
 def default_levels(cores: int) -> tuple[int, ...]:

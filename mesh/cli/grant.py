@@ -237,18 +237,22 @@ def _bytes(given: str) -> bytes:
     """The bytes of a grant named on the command line. Raises SchemaError, OSError."""
     from mesh.grant.text import MAX_TEXT_CHARS, PREFIX, grant_from_text
 
+    file_name: str | None = None
     if given == "-":
         given = sys.stdin.read(MAX_TEXT_CHARS + 2)
     elif not given.startswith(PREFIX):
         try:
             with open(given, encoding="utf-8", errors="replace") as file:
-                given = file.read(MAX_TEXT_CHARS + 2)
+                file_name, given = given, file.read(MAX_TEXT_CHARS + 2)
         except OSError:
             # a grant with something before it, or whatever is too long for a file's name, may be a secret still
             if not given or PREFIX in given.lower() or len(given) > _MAX_NAME_CHARS:
                 raise UsageError("GRANT: neither the text of a grant nor a file that can be read") from None
             raise
-    return grant_from_text(given.strip())
+    try:
+        return grant_from_text(given.strip())
+    except SchemaError as e:
+        raise e if file_name is None else SchemaError(f"{file_name}: {e}") from None
 
 
 def _read(given: str) -> Chain:

@@ -88,6 +88,9 @@ def test_nothing_is_written_over_and_nothing_half(mesh, points: Path, tmp_path: 
     points.write_text("busy_cores,watts\n0,20\n1,34\n")
     refused = mesh("meter", "calibrate", "--points", points, "--out", tmp_path / "new")
     assert (refused.code, "2 different loads, at least 3" in refused.err) == (3, True)
+    points.write_text("busy_cores,watts\n0,x\n")
+    refused = mesh("meter", "calibrate", "--points", points, "--out", tmp_path / "new")
+    assert (refused.code, f"{points}: wall meter readings: line 2: watts" in refused.err) == (3, True)
     assert not (tmp_path / "new").exists()
 
 

@@ -200,6 +200,13 @@ def test_inspect_shows_no_secret(mesh, key):
     assert "was not asked" in result.err
 
 
+def test_file_that_holds_no_grant_is_named(mesh, tmp_path):
+    file = tmp_path / "a grant"
+    file.write_text("nothing")
+    refused = mesh("grant", "inspect", file)
+    assert (refused.code, f"{file}: grant: does not start with mg1_" in refused.err) == (10, True)
+
+
 def test_check_decides_with_the_exit_code(mesh, key, tmp_path, stranger):
     grant, issuer = issued(mesh, key, "--model-in", WEIGHTS.text, "--max-tokens", "9")
     serve = ("--steward", STEWARD, "--weights", WEIGHTS.text, "--answer", "9")
