@@ -6,12 +6,13 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 import msgspec
 
 from mesh.errors import EngineFailed
 from mesh.schema.limits import MAX_TOKEN_ID
+from mesh.schema.record import Record
 from mesh.schema.value import TokenId
 
 # The first event repeats the prompt's ids: some ten bytes each.
@@ -20,7 +21,7 @@ _LOGPROB_KEY: Final = "token_id:"
 _DATA: Final = re.compile(rb"^data:[ ]*(.*)$", re.M)
 
 
-class Chunk(NamedTuple):
+class Chunk(Record):
     """Ids as they came, None where the server sent none at all. Log-probabilities have one entry per id: `best` the
     best two of that position, `ranked` all ids that came with theirs, best first, and `chosen` the one of the id
     itself. `prompt` is what the server says it read, in the first chunk."""
@@ -35,7 +36,7 @@ class Chunk(NamedTuple):
     fingerprint: str | None = None
 
 
-class Usage(NamedTuple):
+class Usage(Record):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None  # None where the server was not started with what counts them
@@ -232,7 +233,7 @@ def _counted(usage: _PlainUsage, fingerprint: str | None) -> Usage:
 
 
 def _run(first: Chunk, last: Chunk, ids: Sequence[int]) -> Chunk:
-    return first if first is last else last._replace(tokens=tuple(ids), prompt=first.prompt)
+    return first if first is last else last.but(tokens=tuple(ids), prompt=first.prompt)
 
 
 def _chunk(plain: _PlainEvent) -> Chunk:

@@ -54,8 +54,8 @@ class Transcript:
         """Hand the ids of a chunk to the sink, with their scores where they are wanted. Of a chunk with an id that may
         not come, those before it count."""
         if self._plain and chunk.tokens is not None and (fit := self._fitting(chunk.tokens)):
-            self.deliver(chunk._replace(tokens=chunk.tokens[:fit], finish=None, stop=None), sink)
-            chunk = chunk._replace(tokens=chunk.tokens[fit:], prompt=None)
+            self.deliver(chunk.but(tokens=chunk.tokens[:fit], finish=None, stop=None), sink)
+            chunk = chunk.but(tokens=chunk.tokens[fit:], prompt=None)
         before = len(self.tokens)
         new = self.take(chunk)
         try:

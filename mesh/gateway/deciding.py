@@ -38,7 +38,7 @@ def parse_decide(body: dict[str, Any], random: Random) -> Call:
     sampling = Sampling.greedy().changed(ignore_eos=not ending)
     call = plain_call(fields, random, sampling)
     text, ids = (prompt, None) if isinstance(prompt, str) else (None, prompt)
-    return call._replace(messages=messages, prompt=text, prompt_ids=ids, options=options)
+    return call.but(messages=messages, prompt=text, prompt_ids=ids, options=options)
 
 
 def _options(fields: Fields) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from mesh.engine.protocol import MAX_SCORES
 from mesh.gateway.fields import Fields, kind, millionths
@@ -27,6 +27,7 @@ from mesh.schema.limits import (
     MAX_TOKENS,
     MAX_UINT,
 )
+from mesh.schema.record import Record
 from mesh.schema.request import MILLION, Sampling
 
 Random = Callable[[int], bytes]
@@ -48,7 +49,7 @@ _OF_CHAT = frozenset(
 )  # fmt: skip
 
 
-class MeshOptions(NamedTuple):
+class MeshOptions(Record):
     """The `mesh` object of a request. `nonce` is 32 bytes, the client's or drawn; `joule_ceiling_uj` microjoules;
     `deadline_s` seconds for the whole request."""
 
@@ -59,7 +60,7 @@ class MeshOptions(NamedTuple):
     deadline_s: int | None = None
 
 
-class Call(NamedTuple):
+class Call(Record):
     """One request, understood. Exactly one of `messages`, `prompt` and `prompt_ids` is there. `max_tokens` None means
     the server's default. `n` choices are made; `logprobs` is of how many of the likeliest ids they are told, None: no
     log-probabilities at all; `tools` are those that the model may call, `forced` the names of those of which it
@@ -95,7 +96,7 @@ class Call(NamedTuple):
         return "prompt" if self.messages is None else "messages"
 
 
-class _Calls(NamedTuple):
+class _Calls(Record):
     """The tools that the model is shown, none where it is told to call none; the names of those of which it has to call
     one, none where it may choose; of those that are strict where it may; and whether it may call but one."""
 

@@ -191,7 +191,7 @@ def test_chunks_of_two_servers_with_scores_or_after_the_end_stay_apart() -> None
     other, ended = Chunk((50,), fingerprint="b"), Chunk((51,), finish="stop", fingerprint="a")
     for events in ([plain, scored], [scored, plain], [plain, other], [ended, plain], [plain, Chunk(None)]):
         assert list(joined(events)) == events
-    assert list(joined([plain, plain, ended, plain])) == [plain._replace(tokens=(48, 48, 51), finish="stop"), plain]
+    assert list(joined([plain, plain, ended, plain])) == [plain.but(tokens=(48, 48, 51), finish="stop"), plain]
 
 
 def test_of_chunks_that_came_together_those_before_the_fault_count() -> None:
