@@ -64,13 +64,13 @@ class Pool:
         in_all: bool = False,
         again: bool = False,
         until: CallOff | None = None,
-    ) -> None:
+    ) -> bool:
         """One request, to the end of its `answer`, which raises Left or an error of its own where it wants no more.
-        `patience_s` is for the whole answer, or where not `in_all` for each time without any of it. `again`: it may be
-        sent again where a connection that was kept broke before any of an answer. The connection is closed, which is
-        how the server learns that nobody wants more, where `until` is set, in a cancellation, and in any fault. Raises
-        EngineUnavailable where no connection could be made, EngineFailed where it broke or was silent for too long,
-        and Left."""
+        Returns whether it came on a connection that was kept. `patience_s` is for the whole answer, or where not
+        `in_all` for each time without any of it. `again`: it may be sent again where a connection that was kept broke
+        before any of an answer. The connection is closed, which is how the server learns that nobody wants more, where
+        `until` is set, in a cancellation, and in any fault. Raises EngineUnavailable where no connection could be made,
+        EngineFailed where it broke or was silent for too long, and Left."""
         request = self._request(method, path, body)
         if self._places.free:
             self._places.free -= 1
@@ -97,7 +97,7 @@ class Pool:
                     self._idle.append(connection)
                 else:
                     connection.abort()
-                return
+                return kept
         except _Silent:
             raise EngineFailed(f"{self._name}: nothing came for too long") from None
         except _Broken as e:

@@ -77,8 +77,8 @@ def server_url(text: str) -> str:
 
 class VllmServer:
     """`key` is the bearer token that it wants. Completions share `connections`; questions about the server itself go
-    over one connection of their own that is kept open, so that `met_again` can tell: a server that was replaced cannot
-    answer on the connection of the one before. Raises UsageError for a url or a key that cannot be one."""
+    over two of their own that are kept open, so that `met_again` can tell: a server that was replaced cannot answer on
+    a connection of the one before. Raises UsageError for a url or a key that cannot be one."""
 
     def __init__(self, url: str, *, key: str | None, connections: int, idle_s: float) -> None:
         self.url = server_url(url)
@@ -89,7 +89,7 @@ class VllmServer:
         self._name = f"vllm server at {self.url}"
         self._completions, self._tokenize = (f"{self._name}: {path}" for path in (_COMPLETIONS, _TOKENIZE))
         self._work = Pool(self.url, name=self._name, headers=headers, limit=connections, keep_s=_WORK_IDLE_S)
-        self._probes = Pool(self.url, name=self._name, headers=headers, limit=1, keep_s=_PROBE_IDLE_S)
+        self._probes = Pool(self.url, name=self._name, headers=headers, limit=2, keep_s=_PROBE_IDLE_S)
 
     async def close(self) -> None:
         await self._work.close()
@@ -102,25 +102,31 @@ class VllmServer:
         return version
 
     async def models(self) -> list[ModelCard]:
-        cards = (await self._get("/v1/models")).get("data")
+        return (await self._models())[0]
+
+    async def _models(self) -> tuple[list[ModelCard], bool]:
+        """The models, and whether they came on a connection that was kept."""
+        answer = _Whole(f"{self._name}: /v1/models")
+        kept = await self._probes.ask("GET", "/v1/models", None, answer, patience_s=PROBE_S, in_all=True, again=True)
+        cards = (await self._object("/v1/models", answer)).get("data")
         if type(cards) is not list or not all(isinstance(card, dict) and type(card.get("id")) is str for card in cards):
             raise EngineUnsupported(f"{self._name}: /v1/models is not a list of models")
-        return [ModelCard(card["id"], _text(card.get("root")), _count(card.get("max_model_len"))) for card in cards]
+        models = [ModelCard(card["id"], _text(card.get("root")), _count(card.get("max_model_len"))) for card in cards]
+        return models, kept
 
     async def met_again(self) -> tuple[list[ModelCard], bool]:
-        """Its models, and whether it surely is the server that was asked before: it answered on a connection that was
+        """Its models, and whether it surely is the server that was asked before: it gave them on a connection that was
         open then. Raises EngineUnavailable where it says itself that it cannot serve: what answers may be a front whose
         engine has died."""
-        opened = self._probes.opened
-        # at once: whoever is alone waits for this look
-        health, cards = await asyncio.gather(self._probe("/health"), self.models(), return_exceptions=True)
+        # at once: whoever is alone waits for this look; the models first, which take a connection that was kept
+        models, health = await asyncio.gather(self._models(), self._probe("/health"), return_exceptions=True)
         if isinstance(health, BaseException):
             raise health
         if health.status not in (200, 404):  # not every server in vLLM's place has it
             raise EngineUnavailable(f"{self._name}: says that it is not well ({health.status})")
-        if isinstance(cards, BaseException):
-            raise cards
-        return cards, self._probes.opened == opened
+        if isinstance(models, BaseException):
+            raise models
+        return models
 
     async def metrics(self) -> Metrics:
         answer = await self._probe("/metrics")
