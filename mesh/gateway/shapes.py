@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mesh.schema.ids import ContentId, serve_id_text, steward_text
+from mesh.schema.record import Record
 from mesh.schema.view import json_bytes, view
 from mesh.steward.serves import SealedServe
 
@@ -17,8 +17,7 @@ KEEP_ALIVE = b": keep-alive\n\n"
 _MARK = "\0"  # which no name of a model holds
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Record):
     """One answer's frame. `created_s` is Unix time in seconds."""
 
     chat: bool

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mesh.engine.protocol import Served
 from mesh.errors import EngineError, EngineUnavailable, WeightsChanged
 from mesh.schema.outcome import ServeOutcome
 from mesh.schema.receipt import EngineBlock
+from mesh.schema.record import Record
 from mesh.schema.request import ServeRequest
 
 # Why a decision is none, and an answer that was one.
 _NO_DECISION, _DECISION_UNCALLED = "decision-missing", "decision-uncalled"
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Record):
     """The outcome to seal, and the ids to commit to; None where there is nothing to commit to, as in a decision."""
 
     outcome: ServeOutcome
