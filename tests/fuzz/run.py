@@ -29,7 +29,7 @@ from mesh.blueprint.revocation import Revocations, revoke
 from mesh.blueprint.sealing import SignatureBlock
 from mesh.blueprint.verification import Policy, read_unverified
 from mesh.blueprint.verification import verify as verify_blueprint
-from mesh.engine.vllm_stream import EventReader
+from mesh.engine.vllm_stream import EventReader, joined
 from mesh.errors import MeshError
 from mesh.grant.chain import verify_grant
 from mesh.grant.making import close, issue
@@ -113,8 +113,14 @@ def decoders() -> dict[str, tuple[Decoder, list[bytes]]]:
         ),
         "launch record": (read_record, [seal(Launch.from_map(samples.launch()), samples.KEY).envelope]),
         "grant": (lambda data: verify_grant(data, TRUST), [grant, close(verify_grant(grant, TRUST))]),
-        "vllm events": (lambda data: list(EventReader().feed(data)), [event * 2 + b"data: [DONE]\n\n"]),
+        "vllm events": (read_events, [event * 2 + b"data: [DONE]\n\n"]),
     }  # fmt: skip
+
+
+def read_events(data: bytes) -> None:
+    """Both ways in which they are read, which say the same."""
+    plain, events = EventReader().plain(data), joined(list(EventReader().feed(data)))
+    assert plain is None or plain == list(events)
 
 
 def blueprint_decoders() -> dict[str, tuple[Decoder, list[bytes]]]:
