@@ -24,14 +24,12 @@ _EACH = 4  # requests on a connection, at least, where connecting would show
 _FEWER = 5  # rounds where a round takes LiteLLM half a minute
 
 
-# Shares of the gateway's CPU time in samples of its stacks, 64 at once.
+# Of the threads' own CPU times, 16 and 64 at once, and of samples of their stacks.
 _PLAIN_LIMIT = (
-    "about a third is the event loop, the sockets and aiohttp's server, which the proxy has too; 10 % each the question"
-    " to /v1/completions and what a serve needs between its intent and its seal; 9 % the ledger's thread (two durable"
-    " writes and a signature); 7 % each reading the body strictly and the question to /tokenize, which the proxy does"
-    " not ask; 3 % a line in the log. The rest is spread over a hundred functions, none above 2 %. What is asked of the"
-    " server and of the disk is not the reason: the least gateway, which does as much of that, has a row of its own. It"
-    " is the 1,400 calls of Python that check, count, meter, admit and log"
+    "a quarter is the ledger's thread (two durable writes and a signature); of the rest half is the event loop, the"
+    " sockets and aiohttp's server, which the proxy has too, and half the 730 calls that read the body strictly, ask for"
+    " the prompt's ids, check, count, meter, admit and log. What is asked of the server and of the disk costs no more"
+    " than the proxy does: the least gateway has a row of its own"
 )
 _STREAMED_LIMIT = (
     "a third is taking the server's events apart, checking and counting them, of which the proxy only hands on the"
