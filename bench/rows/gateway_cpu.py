@@ -27,9 +27,9 @@ _FEWER = 5  # rounds where a round takes LiteLLM half a minute
 # Of the threads' own CPU times, 16 and 64 at once, and of samples of their stacks.
 _PLAIN_LIMIT = (
     "a quarter is the ledger's thread (two durable writes and a signature); of the rest half is the event loop, the"
-    " sockets and aiohttp's server, which the proxy has too, and half the 730 calls that read the body strictly, ask for"
-    " the prompt's ids, check, count, meter, admit and log. What is asked of the server and of the disk costs no more"
-    " than the proxy does: the least gateway has a row of its own"
+    " sockets and aiohttp's server, which the proxy has too, and half the 730 calls that read the body strictly, ask"
+    " for the prompt's ids, check, count, meter, admit and log. What is asked of the server and of the disk costs no"
+    " more than the proxy does: the least gateway has a row of its own"
 )
 _STREAMED_LIMIT = (
     "a third is taking the server's events apart, checking and counting them, of which the proxy only hands on the"
