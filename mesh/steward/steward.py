@@ -40,6 +40,7 @@ from mesh.steward.judge import judge
 from mesh.steward.marks import Marks
 from mesh.steward.recorder import Recorder, run
 from mesh.steward.serves import Delivery, Repeated, SealedServe
+from mesh.steward.wall import WallClock
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Steward:
         metering: Metering,
         keep_ns: int | None = None,
         launches: Mapping[str, bytes] | None = None,
-        clock_ns: Callable[[], int] = time.time_ns,
+        clock_ns: Callable[[], int] | None = None,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._key = key
@@ -67,7 +68,7 @@ class Steward:
         self._metering = metering
         self._keep_ns = keep_ns
         self._launches = dict(launches or {})  # by the served name: the launch records of their engines
-        self._clock_ns = clock_ns
+        self._clock_ns = clock_ns or WallClock()
         self._random = random
         self._opening_key = opening_key(key.seed)
         self._mac_key = blake3(key.seed, derive_key_context="mesh steward idempotency").digest()
