@@ -123,7 +123,7 @@ mutate: $(VENV)/.dev  ## faults planted one at a time, each of which a test must
 fuzz: $(VENV)/.dev  ## a million damaged inputs into every decoder
 	PYTHONPATH=. $(BIN)/python tests/fuzz/run.py
 
-soak: $(VENV)/.dev  ## 2,000 honest serves of the packaged model, each verified in one pass (half an hour)
+soak: $(VENV)/.dev  ## 2,000 honest serves of the packaged model, each verified in one pass (ten minutes)
 	MESH_SOAK=2000 $(BIN)/python -m pytest -m deep tests/replay/test_gguf_honest.py
 
 bench: $(VENV)/.dev  ## side-by-side measurements into bench/results.json

@@ -45,9 +45,11 @@ class Front:
         asyncio.run(self._ask(requests, callers, streamed=streamed))
         return (process_cpu_ns(self.process.pid) - start) / requests / 1000
 
-    def p50_us(self, requests: int) -> float:
-        """Microseconds that a caller waits who is alone, in the median."""
-        return statistics.median(asyncio.run(self._ask(requests, 1, streamed=False))) * 1e6
+    def added_us(self, server: Front, requests: int) -> float:
+        """Microseconds that a caller who is alone waits longer than for the `server` behind it, in the medians. Both
+        are asked in turns, a request each: they take turns with whatever else the machine does, too."""
+        here, there = asyncio.run(self._in_turns(server, requests))
+        return (statistics.median(here) - statistics.median(there)) * 1e6
 
     def memory_mib(self) -> float:
         """What it and its children hold: what is private to each, and what one of them shares, the most that any does.
@@ -55,6 +57,14 @@ class Front:
         process = psutil.Process(self.process.pid)
         held = [one.memory_full_info() for one in (process, *process.children(recursive=True))]
         return float(sum(one.uss for one in held) + max(one.rss - one.uss for one in held)) / _MIB
+
+    async def _in_turns(self, server: Front, requests: int) -> tuple[list[float], list[float]]:
+        async with aiohttp.ClientSession() as session:
+            here, there = list[float](), list[float]()
+            for number in range(requests):
+                for took, url in ((here, self.url), (there, server.url)):
+                    took += await _caller(session, url, iter((number,)), streamed=False)
+            return here, there
 
     async def _ask(self, requests: int, callers: int, *, streamed: bool) -> list[float]:
         """Seconds that each request took."""
@@ -166,7 +176,7 @@ def _answering(front: Front, began: float) -> Front:
     """The same, once it has answered."""
     while True:
         try:
-            front.p50_us(1)
+            asyncio.run(front._ask(1, 1, streamed=False))
         except (aiohttp.ClientConnectionError, RuntimeError):
             if front.process.poll() is not None or time.perf_counter() - began > _START_S:
                 raise

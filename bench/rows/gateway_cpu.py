@@ -78,16 +78,13 @@ def _least(plan: Plan, callers: int) -> Iterator[Sides]:
 
 @contextmanager
 def _added(plan: Plan) -> Iterator[Sides]:
-    """What each adds to the time that the server takes when asked directly, in the same round."""
+    """What each adds to the time that the server takes when asked directly, in the same round and in turns."""
     requests = max(8, plan.cpu_calls // _REQUESTS_PER_CALL)
     with scratch("gateway") as folder, ExitStack() as stack:
         server = stack.enter_context(fronts.upstream(folder))
         ours = stack.enter_context(fronts.gateway(folder, server.url))
         bare = stack.enter_context(fronts.reverse_proxy(server.url))
-
-        def added(front: Front) -> float:
-            return front.p50_us(requests) - server.p50_us(requests)
-
+        added = partial(Front.added_us, server=server, requests=requests)
         yield Sides(partial(added, ours), partial(added, bare), f"aiohttp {version('aiohttp')}")
 
 
