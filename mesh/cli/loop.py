@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -40,9 +39,7 @@ def one_heap() -> None:
 def settle() -> None:
     """To be called once everything is started, which then stays for good: the collector need not walk it again and
     again. It looks seldom, as no answer and no refusal leaves it anything (`tests/gateway/test_circles.py`); what a
-    crowd of serves holds at once is no reason to look. And a line of the log need not ask for the thread and the
-    process, of which it says nothing."""
+    crowd of serves holds at once is no reason to look."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -80,7 +81,7 @@ def _size_of(line: bytes) -> int:
     return int(size[1], 16)
 
 
-class AnswerReader:
+class AnswerReader(ABC):
     """One answer, of which `take`, for whoever wants it to put there, gets the body's bytes as they come, without what
     they are wrapped in. `status` is 0 until it is known, which is before any of them. `whole` once it is over;
     `reusable` then says whether another may follow it."""
@@ -95,8 +96,8 @@ class AnswerReader:
     _left = 0  # bytes of the body, or of its chunk
     _closes = False  # the line that ends a chunk is to come
 
-    def take(self, data: bytes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def take(self, data: bytes) -> None: ...
 
     def forget(self) -> None:
         """What came of a head that broke off: the answer is asked for again."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
 import shutil
@@ -371,23 +370,6 @@ def test_the_page_is_written_once(mesh, day: Day, tmp_path: Path) -> None:
     before = page.read_bytes()
     assert mesh("audit", archive, "--trust", TRUST, "--html", page).code == 3
     assert page.read_bytes() == before
-
-
-def test_page_that_cannot_be_written_takes_no_report_with_it(
-    mesh, day: Day, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, chunks: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    monkeypatch.setattr("mesh.cli.audit.write_new", full)
-    archive, page = day.write(tmp_path), tmp_path / "report.html"
-    good = mesh("audit", archive, "--trust", TRUST, "--html", page)
-    assert (good.code, good.out.splitlines()[0]) == (3, "audit: good")
-    assert f"{page}: no space left on device; the page was not written" in good.err
-    told = mesh("audit", archive, "--trust", TRUST, "--html", page, "--json")
-    assert (told.code, told.json["verdict"]) == (3, "good")
-    refused = mesh("audit", day.write(tmp_path, day.sealed[1:]), "--trust", TRUST, "--complete", "--html", page)
-    assert refused.code == 10
 
 
 def test_json_is_one_object_also_with_a_fault(mesh, day: Day, tmp_path: Path) -> None:

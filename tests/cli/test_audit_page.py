@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +19,9 @@ from mesh.replay.judged import Judged, Judgements
 from mesh.replay.plan import Asked, planned
 from mesh.replay.report import Report
 from mesh.replay.verdict import not_replayable
+from mesh.schema.ids import steward_text
 from tests.replay.test_judged import EACH, added
-from tests.support.audits import ENGINE, books, census_of, checkpoint, energy, sequence
+from tests.support.audits import ENGINE, KEY, books, census_of, checkpoint, energy, make_day, sequence
 
 VOID = {"meta", "br", "rect", "line", "path", "circle"}
 HOSTILE = "<script>alert(1)</script>\"'&\u202eevil"
@@ -163,3 +167,21 @@ def test_a_histogram_holds_every_replay_within_its_frame(ratios: list[float]) ->
         assert float(x) + float(width) <= 100.001
         assert float(y) >= -2
         assert float(y) + float(tall) <= 190
+
+
+def test_page_that_cannot_be_written_takes_no_report_with_it(
+    mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, chunks: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("mesh.cli.audit.write_new", full)
+    day, trust = make_day(), steward_text(KEY.public)
+    archive, file = day.write(tmp_path), tmp_path / "report.html"
+    good = mesh("audit", archive, "--trust", trust, "--html", file)
+    assert (good.code, good.out.splitlines()[0]) == (3, "audit: good")
+    assert f"{file}: no space left on device; the page was not written" in good.err
+    told = mesh("audit", archive, "--trust", trust, "--html", file, "--json")
+    assert (told.code, told.json["verdict"]) == (3, "good")
+    refused = mesh("audit", day.write(tmp_path, day.sealed[1:]), "--trust", trust, "--complete", "--html", file)
+    assert refused.code == 10
