@@ -112,13 +112,14 @@ def _run(work: Coroutine[Any, Any, _T]) -> _T:
 
 async def _begin(metering: Metering, serve_ids: Sequence[bytes]) -> None:
     for serve_id in serve_ids:
-        await metering.begin(serve_id, "m")
+        if not metering.begin_nowait(serve_id, "m"):
+            await metering.begin(serve_id, "m")
 
 
 async def _end(metering: Metering, serve_ids: Sequence[bytes]) -> int:
     figures = 0
     for serve_id in serve_ids:
-        energy = await metering.end(serve_id)
+        energy = metering.end_nowait(serve_id) or await metering.end(serve_id)
         metering.sealed(serve_id)
         figures += energy.uj is not None
     return figures

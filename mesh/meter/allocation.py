@@ -138,11 +138,11 @@ class Allocation:
         if beginning is not None:
             for pool in cover.pools:
                 pool.join_as_before()
-        elif between and any([pool.fault is not None for pool in cover.pools]):
+        elif between and any(pool.fault is not None for pool in cover.pools):
             return False
         else:
             beginning = Beginning(cover, [pool.join(between) for pool in cover.pools])
-            if between and not any([start.guarded for start in beginning.starts]):
+            if between and not any(start.guarded for start in beginning.starts):
                 moment.beginnings[cover] = beginning
         self._serves[serve_id] = at_ns, beginning
         return True

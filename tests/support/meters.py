@@ -21,6 +21,7 @@ class SteadyMeter:
     """A lamp: it draws the same all the time, `uj_per_us` microjoules in a microsecond, for the backend `recipe_id`."""
 
     interval_ns = 20_000_000
+    prompt = False
 
     def __init__(self, recipe_id: str, uj_per_us: int) -> None:
         self._domain = Domain(f"lamp:{recipe_id}", "lamp", 1, frozenset({recipe_id}), modelled=True)
@@ -58,6 +59,7 @@ class HandMeter:
     """A meter that does what a test says, for what no real one does on demand."""
 
     interval_ns = 50 * MS
+    prompt = False
 
     def __init__(self, read: Callable[[], Sequence[Reading]], *, resolution_ns: int = MS) -> None:
         self._read = read
