@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from mesh.errors import MeterError
 from mesh.meter.figure import absent, figure
 from mesh.meter.protocol import Domain, Reading, is_reason
-from mesh.meter.sharing import Beginning, Counter, Cover, Extras, Moment, Pool, Row, Start
+from mesh.meter.sharing import Beginning, Counter, Cover, Pool, Present, Row, Start
 from mesh.schema.checkpoint import DomainTotals
 from mesh.schema.energy import Energy
 from mesh.schema.limits import MAX_SOURCES, MAX_UINT
@@ -66,18 +66,18 @@ class Allocation:
 
     def __init__(self, domains: Iterable[Domain], draw: Callable[[], bytes]) -> None:
         self._counters: dict[str, Counter] = {}
-        self._serves: dict[bytes, tuple[int, Beginning]] = {}  # when and where they began
-        self._moment = Moment()
+        present = Present()
+        self._serves, self._extras, self._moment = present.serves, present.extras, present.moment
         pools: dict[frozenset[str] | None, list[Counter]] = defaultdict(list)
         for domain in sorted(domains, key=lambda domain: domain.name):
             if domain.name in self._counters:
                 raise MeterError(f"meter domain {domain.name!r}: two meters have a domain of this name")
             alike = pools[domain.engines]
-            self._counters[domain.name] = counter = Counter(domain, len(alike))
+            self._counters[domain.name] = counter = Counter(domain, len(alike), len(self._counters))
             alike.append(counter)
         if len(self._counters) > MAX_SOURCES:
             raise MeterError(f"meters: {len(self._counters)} domains, a receipt holds at most {MAX_SOURCES}")
-        self._pools = {engines: Pool(counters, self._serves, self._moment) for engines, counters in pools.items()}
+        self._pools = {engines: Pool(counters, present) for engines, counters in pools.items()}
         self._draw = draw
         self._epoch = draw()
         self._unsealed: dict[bytes, Energy] = {}
@@ -136,14 +136,17 @@ class Allocation:
         moment = self._moment
         beginning = moment.beginnings.get(cover) if between else None
         if beginning is not None:
-            for pool in cover.pools:
-                pool.join_as_before()
+            for pool in cover.pools:  # `join`, for one who begins where another did
+                pool.sharers += 1
+                pool.crowd_new = pool.crowd_between = True
         elif between and any(pool.fault is not None for pool in cover.pools):
             return False
         else:
             beginning = Beginning(cover, [pool.join(between) for pool in cover.pools])
             if between and not any(start.guarded for start in beginning.starts):
                 moment.beginnings[cover] = beginning
+        if moment.told:
+            moment.told.clear()
         self._serves[serve_id] = at_ns, beginning
         return True
 
@@ -165,13 +168,32 @@ class Allocation:
         """`end` between two ticks, the latest of which is `age_ns` old. None where that is too old, where it was no
         good, or where a guard interval is to be waited for, and then nothing has ended."""
         serve = self._serves.get(serve_id)
-        if serve is None or age_ns > serve[1].cover.slack_ns:
+        if serve is None:
             return None
-        beginning = serve[1]
-        for pool, start in zip(beginning.cover.pools, beginning.starts, strict=True):
+        began_ns, beginning = serve
+        cover, span_ns = beginning.cover, at_ns - began_ns
+        if age_ns > cover.slack_ns:
+            return None
+        if keep and span_ns >= cover.twice_ns:
+            told = self._moment.told.get((beginning, self._extras.get(serve_id)))
+            if told is not None:
+                return self._end_as_before(serve_id, cover, told, at_ns, span_ns)
+        for pool, start in zip(cover.pools, beginning.starts, strict=True):
             if pool.fault is not None or (start.guarded and keep and self.guard_ns(serve_id)):
                 return None
         return self._end(serve_id, at_ns, keep, False, True)
+
+    def _end_as_before(self, serve_id: bytes, cover: Cover, told: Energy, at_ns: int, span_ns: int) -> Energy:
+        """End one that holds what another held who ended at this reading: its figure differs by no more than the
+        span."""
+        del self._serves[serve_id]
+        self._extras.pop(serve_id, None)
+        for pool in cover.pools:  # `leave`: the crowd was noted when the other one did
+            pool.sharers -= 1
+            if not pool.sharers:
+                pool.rest(at_ns)
+        self._unsealed[serve_id] = energy = told.beside("span_ns", span_ns)
+        return energy
 
     def end(self, serve_id: bytes, at_ns: int, *, keep: bool = True, guarded: bool = True) -> Energy:
         """End a serve at the latest tick and give its figure, held as open until `sealed`. Without `keep` there is none
@@ -182,36 +204,19 @@ class Allocation:
         began_ns, beginning = self._serves.pop(serve_id)
         cover = beginning.cover
         span_ns = at_ns - began_ns if at_ns > began_ns else 0
-        extras: Extras = None
+        extra = self._extras.pop(serve_id, None)
         for pool in cover.pools:
             pool.leave(at_ns, between)
-            if serve_id in pool.extra:
-                extras = tuple([tuple(pool.extra.pop(serve_id, ())) or None for pool in cover.pools])
-        if not keep:
-            energy = absent("abandoned", span_ns)
-        elif guarded or span_ns < cover.twice_ns:
-            energy = figure(beginning, extras, span_ns, self._epoch, guarded)
-        else:
-            energy = self._tell(beginning, extras, span_ns)
+        energy = figure(beginning, extra, span_ns, self._epoch, guarded) if keep else absent("abandoned", span_ns)
         if energy.uj is not None:
             self._unsealed[serve_id] = energy
+            if not guarded and energy.covered_ns is None:
+                self._moment.told[beginning, extra] = energy
             return energy
-        for at, pool in enumerate(cover.pools):
-            held_uj = pool.held_uj(beginning.starts[at], None if extras is None else extras[at])
-            for counter, uj in zip(pool.counters, held_uj, strict=True):
+        for pool, start in zip(cover.pools, beginning.starts, strict=True):
+            for counter in pool.counters:
                 if counter.row is not None:
-                    counter.row.unattributed_uj += uj
-        return energy
-
-    def _tell(self, beginning: Beginning, extras: Extras, span_ns: int) -> Energy:
-        """The figure, which differs by no more than the span from that of others who hold the same."""
-        told, key = self._moment.told, beginning if extras is None else (beginning, extras)
-        energy = told.get(key)
-        if energy is not None:
-            return energy.lasting(span_ns)
-        energy = figure(beginning, extras, span_ns, self._epoch, False)
-        if energy.covered_ns is None:
-            told[key] = energy
+                    counter.row.unattributed_uj += counter.held_uj(start, extra)
         return energy
 
     def sealed(self, serve_id: bytes) -> None:
@@ -298,8 +303,7 @@ class Allocation:
             if cover not in over:
                 over[cover] = Beginning(cover, [Start(pool, fault="epoch-ended") for pool in cover.pools])
             self._serves[serve_id] = began_ns, over[cover]
-        for pool in self._pools.values():
-            pool.extra.clear()
+        self._extras.clear()
 
 
 def _judge(reading: Reading) -> tuple[int | None, str]:

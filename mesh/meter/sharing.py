@@ -6,11 +6,16 @@ putting them in order does.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import add
 
 from mesh.meter.protocol import Domain
 from mesh.schema.energy import Energy, EnergySource
+from mesh.schema.limits import MAX_SOURCES
+
+# One microjoule, by the number of the counter that it is of.
+_MORE = [tuple([int(at == number) for at in range(MAX_SOURCES)]) for number in range(MAX_SOURCES)]
 
 
 @dataclass(slots=True)
@@ -25,11 +30,12 @@ class Row:
 
 @dataclass(slots=True)
 class Counter:
-    """What one domain counted; `place` is its own in its pool. Raises SchemaError where no receipt could hold the
-    domain's names."""
+    """What one domain counted; `place` is its own in its pool, `number` among all counters. Raises SchemaError where no
+    receipt could hold the domain's names."""
 
     domain: Domain
     place: int
+    number: int
     row: Row | None = None  # None until the first good reading
     last_ns: int = 0
     each: int = 0  # microjoules that a serve active since the beginning would hold, remainders aside
@@ -73,9 +79,14 @@ class Counter:
             quotient, remainder = divmod(delta, pool.sharers)
             self.each += quotient
             if remainder:
-                pool.give(self.place, remainder)
+                pool.give(self.number, remainder)
         row.last_uj = uj
         self.seen(at_ns)
+
+    def held_uj(self, start: Start, extra: Extra) -> int:
+        """What one who began there holds of it."""
+        held_uj = self.each - start.each[self.place]
+        return held_uj if extra is None else held_uj + extra[self.number]
 
     def seen(self, at_ns: int) -> None:
         self.last_ns = max(self.last_ns, at_ns)
@@ -132,36 +143,43 @@ class Beginning:
         self.starts = starts
 
 
-# What remainders gave a serve beside, by counter, in each pool of its cover; None where they gave it nothing.
-Extras = tuple[tuple[int, ...] | None, ...] | None
+# Whole microjoules that remainders gave a serve beside, by the counters' numbers; None where they gave it nothing.
+Extra = tuple[int, ...] | None
 
 
 class Moment:
     """What is the same for all who come or go at one reading, for as long as their company is. `beginnings`: where
     those begin who come between this reading and the next. `told`: the figures given, by where those who have them
-    began and what they hold beside."""
+    began and what they hold beside; of no pool whose next crowd is not noted yet."""
 
     __slots__ = ("beginnings", "told")
 
     def __init__(self) -> None:
         self.beginnings: dict[Cover, Beginning] = {}
-        self.told: dict[Beginning | tuple[Beginning, Extras], Energy] = {}
+        self.told: dict[tuple[Beginning, Extra], Energy] = {}
 
     def over(self) -> None:
         self.beginnings.clear()
         self.told.clear()
 
 
-class Pool:
-    """Counters that count the same engines, so that the same serves share each of them: `sharers` many. `serves` are
-    the serves of all pools, each with when and where it began."""
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Who is there: all serves, each with when and where it began, and what remainders gave some of them; `moment` is
+    what they have in common."""
 
-    def __init__(
-        self, counters: Sequence[Counter], serves: Mapping[bytes, tuple[int, Beginning]], moment: Moment
-    ) -> None:
+    serves: dict[bytes, tuple[int, Beginning]] = field(default_factory=dict)
+    extras: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
+    moment: Moment = field(default_factory=Moment)
+
+
+class Pool:
+    """Counters that count the same engines, so that the same serves share each of them: `sharers` many of those who
+    are `present` anywhere."""
+
+    def __init__(self, counters: Sequence[Counter], present: Present) -> None:
         self.counters = counters
         self.sharers = 0
-        self.extra: dict[bytes, list[int]] = {}  # what remainders gave to some of them, by counter
         self.fault = counters[0].fault  # the first one that there is, where a counter could not be read
         self.resolution_ns = max(counter.domain.resolution_ns for counter in counters)
         self.modelled = any(counter.domain.modelled for counter in counters)
@@ -178,8 +196,7 @@ class Pool:
         self._crowd_of: list[int] = []
         self._busy_until_ns: int | None = None
         self._order: list[bytes] | None = None  # the sharers sorted, while a reading is divided
-        self._serves = serves
-        self._moment = moment
+        self._present = present
 
     def join(self, between: bool) -> Start:
         """Count one more from the latest reading on; `between` where it came after that. Where it began."""
@@ -192,11 +209,6 @@ class Pool:
         if self.fault is not None:
             self._move()
         return start
-
-    def join_as_before(self) -> None:
-        """`join` between two readings for one more who begins where the one before did."""
-        self.sharers += 1
-        self.crowd_new = self.crowd_between = True
 
     def _rested(self) -> bool:
         busy_until_ns = self._busy_until_ns
@@ -217,38 +229,39 @@ class Pool:
             self.note_crowd(sharers)
         self.sharers = sharers - 1
         if sharers == 1:
-            self._busy_until_ns = until_ns if until_ns > self.last_ns else self.last_ns
+            self.rest(until_ns)
         if self.fault is not None:
             self._move()
 
-    def give(self, place: int, remainder: int) -> None:
-        """One more microjoule of the counter there to so many of the sharers, the lowest serve ids first."""
+    def rest(self, since_ns: int) -> None:
+        """The last of them has ended."""
+        self._busy_until_ns = since_ns if since_ns > self.last_ns else self.last_ns
+
+    def give(self, number: int, remainder: int) -> None:
+        """One more microjoule of that counter to so many of the sharers, the lowest serve ids first."""
         if self._order is None:
             self._order = sorted(self._ids())
-        extra, nothing = self.extra, [0] * len(self.counters)
+        extras, more = self._present.extras, _MORE[number]
         for serve_id in self._order[:remainder]:
-            if serve_id not in extra:
-                extra[serve_id] = nothing.copy()
-            extra[serve_id][place] += 1
+            held = extras.get(serve_id)
+            extras[serve_id] = more if held is None else tuple(map(add, held, more))
 
     def _ids(self) -> Iterable[bytes]:
-        if self.sharers == len(self._serves):
-            return self._serves
-        return [serve_id for serve_id, (_, beginning) in self._serves.items() if self in beginning.cover.pools]
-
-    def held_uj(self, start: Start, extra: Sequence[int] | None) -> list[int]:
-        """What one who began there holds, by counter."""
-        held = [counter.each - each for counter, each in zip(self.counters, start.each, strict=True)]
-        return held if extra is None else [uj + more for uj, more in zip(held, extra, strict=True)]
+        serves = self._present.serves
+        if self.sharers == len(serves):
+            return serves
+        return [serve_id for serve_id, (_, beginning) in serves.items() if self in beginning.cover.pools]
 
     def all_held_uj(self) -> list[int]:
         """What the sharers hold together, by counter."""
-        held = [0] * len(self.counters)
-        for serve_id, (_, beginning) in self._serves.items():
+        together = [0] * len(self.counters)
+        for serve_id, (_, beginning) in self._present.serves.items():
+            extra = self._present.extras.get(serve_id)
             for pool, start in zip(beginning.cover.pools, beginning.starts, strict=True):
                 if pool is self:
-                    held = [sum(both) for both in zip(held, self.held_uj(start, self.extra.get(serve_id)), strict=True)]
-        return held
+                    for counter in self.counters:
+                        together[counter.place] += counter.held_uj(start, extra)
+        return together
 
     def turn(self) -> None:
         """A reading was taken of every counter, good or not."""
@@ -279,7 +292,7 @@ class Pool:
         at.append(self.crowds)
         self.crowds += 1
         self.crowd_new = self.crowd_between = False
-        self._moment.over()
+        self._present.moment.over()
 
     def peak_since(self, crowd: int) -> int:
         """The most sharers at once since there, at least one."""
