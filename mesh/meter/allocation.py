@@ -66,8 +66,6 @@ class Allocation:
 
     def __init__(self, domains: Iterable[Domain], draw: Callable[[], bytes]) -> None:
         self._counters: dict[str, Counter] = {}
-        present = Present()
-        self._serves, self._extras, self._moment = present.serves, present.extras, present.moment
         pools: dict[frozenset[str] | None, list[Counter]] = defaultdict(list)
         for domain in sorted(domains, key=lambda domain: domain.name):
             if domain.name in self._counters:
@@ -77,6 +75,8 @@ class Allocation:
             alike.append(counter)
         if len(self._counters) > MAX_SOURCES:
             raise MeterError(f"meters: {len(self._counters)} domains, a receipt holds at most {MAX_SOURCES}")
+        present = Present((0,) * len(self._counters))
+        self._serves, self._extras, self._moment = present.serves, present.extras, present.moment
         self._pools = {engines: Pool(counters, present) for engines, counters in pools.items()}
         self._draw = draw
         self._epoch = draw()
@@ -220,7 +220,8 @@ class Allocation:
         return energy
 
     def sealed(self, serve_id: bytes) -> None:
-        """The receipt with this serve's figure exists: from now on the receipt holds it."""
+        """The receipt with this serve's figure exists: from now on the receipt holds it. The one thing that may be said
+        from any thread at any time: it takes one step."""
         self._unsealed.pop(serve_id, None)
 
     def discard(self, serve_id: bytes, at_ns: int) -> None:
@@ -261,7 +262,7 @@ class Allocation:
 
     def _totals(self, epoch: bytes, rows: dict[str, Row]) -> EpochTotals:
         held = dict.fromkeys(rows, 0)
-        for energy in self._unsealed.values():
+        for energy in list(self._unsealed.values()):  # of which some may be sealed meanwhile
             if energy.epoch == epoch:
                 for source in energy.sources:
                     held[source.domain] += source.uj

@@ -131,10 +131,15 @@ class Metering:
 
     def _begun(self, serve_id: bytes, cover: Cover, now_ns: int) -> bool:
         """Whether the latest reading, which is fresh, was good enough to begin with."""
-        with self._books:  # under which the thread sets what it guards
-            # A guard interval that this breaks is somebody's answer that waits no longer: the thread has to know.
+        books = self._books
+        books.acquire()  # not `with`, which takes twice as long
+        try:
+            # A guard interval that this breaks is somebody's answer that waits no longer: the thread has to know. It
+            # sets what it guards with the books held.
             if self._guarding or not self._allocation.begin(serve_id, cover, now_ns, True):
                 return False
+        finally:
+            books.release()
         if not self._stirred:
             self._stir()
         return True
@@ -144,8 +149,12 @@ class Metering:
         ended, and `end` waits."""
         now_ns = self._now_ns()
         age_ns = self._boot_ns() - self._ticked_ns
-        with self._books:
+        books = self._books
+        books.acquire()
+        try:
             ended = self._allocation.end_between(serve_id, now_ns, age_ns, keep)
+        finally:
+            books.release()
         if ended is not None or not self._meters.prompt:
             return ended
         with self._books:
@@ -200,8 +209,7 @@ class Metering:
     def sealed(self, serve_id: bytes) -> None:
         """The receipt with this serve's figure is in the ledger: `totals` no longer counts it as open. From any thread;
         called in the order of the receipts, it makes `totals` exact for a checkpoint between them."""
-        with self._books:
-            self._allocation.sealed(serve_id)
+        self._allocation.sealed(serve_id)
 
     def discard(self, serve_id: bytes) -> None:
         """No receipt will carry this serve's figure: what it held is unattributed. From any thread."""

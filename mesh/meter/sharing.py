@@ -8,15 +8,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import add
 
 from mesh.meter.protocol import Domain
 from mesh.schema.energy import Energy, EnergySource
-from mesh.schema.limits import MAX_SOURCES
-
-# One microjoule, by the number of the counter that it is of.
-_MORE = [tuple([int(at == number) for at in range(MAX_SOURCES)]) for number in range(MAX_SOURCES)]
-
 
 @dataclass(slots=True)
 class Row:
@@ -165,9 +159,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """Who is there: all serves, each with when and where it began, and what remainders gave some of them; `moment` is
-    what they have in common."""
+    """Who is there: all serves, each with when and where it began, and what remainders gave some of them, where to
+    others they gave `nothing`; `moment` is what they have in common."""
 
+    nothing: tuple[int, ...]
     serves: dict[bytes, tuple[int, Beginning]] = field(default_factory=dict)
     extras: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
     moment: Moment = field(default_factory=Moment)
@@ -241,10 +236,13 @@ class Pool:
         """One more microjoule of that counter to so many of the sharers, the lowest serve ids first."""
         if self._order is None:
             self._order = sorted(self._ids())
-        extras, more = self._present.extras, _MORE[number]
+        extras, nothing = self._present.extras, self._present.nothing
+        raised: dict[tuple[int, ...], tuple[int, ...]] = {}
         for serve_id in self._order[:remainder]:
-            held = extras.get(serve_id)
-            extras[serve_id] = more if held is None else tuple(map(add, held, more))
+            held = extras.get(serve_id, nothing)
+            if held not in raised:
+                raised[held] = *held[:number], held[number] + 1, *held[number + 1 :]
+            extras[serve_id] = raised[held]
 
     def _ids(self) -> Iterable[bytes]:
         serves = self._present.serves
