@@ -176,24 +176,20 @@ class Allocation:
             return None
         if keep and span_ns >= cover.twice_ns:
             told = self._moment.told.get((beginning, self._extras.get(serve_id)))
-            if told is not None:
-                return self._end_as_before(serve_id, cover, told, at_ns, span_ns)
+            if told is not None:  # another held as much who ended at this reading: the span alone is its own
+                del self._serves[serve_id]
+                if self._extras:
+                    self._extras.pop(serve_id, None)
+                for pool in cover.pools:  # `leave`: the crowd was noted when the other one did
+                    pool.sharers -= 1
+                    if not pool.sharers:
+                        pool.rest(at_ns)
+                self._unsealed[serve_id] = energy = told.beside("span_ns", span_ns)
+                return energy
         for pool, start in zip(cover.pools, beginning.starts, strict=True):
             if pool.fault is not None or (start.guarded and keep and self.guard_ns(serve_id)):
                 return None
         return self._end(serve_id, at_ns, keep, False, True)
-
-    def _end_as_before(self, serve_id: bytes, cover: Cover, told: Energy, at_ns: int, span_ns: int) -> Energy:
-        """End one that holds what another held who ended at this reading: its figure differs by no more than the
-        span."""
-        del self._serves[serve_id]
-        self._extras.pop(serve_id, None)
-        for pool in cover.pools:  # `leave`: the crowd was noted when the other one did
-            pool.sharers -= 1
-            if not pool.sharers:
-                pool.rest(at_ns)
-        self._unsealed[serve_id] = energy = told.beside("span_ns", span_ns)
-        return energy
 
     def end(self, serve_id: bytes, at_ns: int, *, keep: bool = True, guarded: bool = True) -> Energy:
         """End a serve at the latest tick and give its figure, held as open until `sealed`. Without `keep` there is none

@@ -109,28 +109,6 @@ class Metering:
         now_ns = self._now_ns()
         if self._boot_ns() - self._ticked_ns > cover.slack_ns and not self._look_here(cover.slack_ns):
             return False
-        return self._begun(serve_id, cover, now_ns)
-
-    async def begin(self, serve_id: bytes, recipe_id: str) -> None:
-        """Count the serve as active from a reading taken now. Never raises: where nothing can be counted, `end` says
-        why."""
-        if self.begin_nowait(serve_id, recipe_id):
-            return
-        cover, now_ns = self._covers[recipe_id], self._now_ns()
-        fault = self._unable() if cover.pools else "no-meter"
-        if fault is not None:
-            self._missed[serve_id] = (now_ns, fault)
-            return
-        try:
-            if cover.slack_ns > 0 and await self._seen(cover.slack_ns) and self._begun(serve_id, cover, now_ns):
-                return
-            if await self._ask(Ask("begin", serve_id, now_ns, cover)) is LATE:
-                raise TooLate
-        except TooLate:
-            self._missed[serve_id] = (now_ns, "meter-late")
-
-    def _begun(self, serve_id: bytes, cover: Cover, now_ns: int) -> bool:
-        """Whether the latest reading, which is fresh, was good enough to begin with."""
         books = self._books
         books.acquire()  # not `with`, which takes twice as long
         try:
@@ -143,6 +121,29 @@ class Metering:
         if not self._stirred:
             self._stir()
         return True
+
+    async def begin(self, serve_id: bytes, recipe_id: str) -> None:
+        """Count the serve as active from a reading taken now. Never raises: where nothing can be counted, `end` says
+        why."""
+        if self.begin_nowait(serve_id, recipe_id):
+            return
+        cover, now_ns = self._covers[recipe_id], self._now_ns()
+        fault = self._unable() if cover.pools else "no-meter"
+        if fault is not None:
+            self._missed[serve_id] = (now_ns, fault)
+            return
+        try:
+            if cover.slack_ns > 0 and await self._seen(cover.slack_ns):
+                with self._books:  # that reading was taken since this was asked: it need not be fresh any more
+                    begun = not self._guarding and self._allocation.begin(serve_id, cover, now_ns, True)
+                if begun:
+                    if not self._stirred:
+                        self._stir()
+                    return
+            if await self._ask(Ask("begin", serve_id, now_ns, cover)) is LATE:
+                raise TooLate
+        except TooLate:
+            self._missed[serve_id] = (now_ns, "meter-late")
 
     def end_nowait(self, serve_id: bytes, *, keep: bool = True) -> Energy | None:
         """The serve's figure as of `end`, if it can be had without waiting for the thread. Where it cannot, nothing has
