@@ -11,8 +11,10 @@ import pytest
 
 from conformance.case import Case
 from conformance.client import Client
+from conformance.index import read_index
 from conformance.regenerate import ROOT, VECTORS
-from conformance.runner import CannotRun, Reply, absolute, program, read_index, run
+from conformance.runner import Reply, absolute, program, run
+from conformance.sums import CannotRun
 
 QUESTIONS, INDEX = read_index(VECTORS)
 BAD_CLIENTS = ("accept_all", "refuse_all", "crash", "offer_nothing")
