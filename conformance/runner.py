@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class Reply:
 
 
 Ask = Callable[[Sequence[str], Path], Reply]
+Counting = Callable[[int], AbstractContextManager[Callable[[], None]]]
 
 
 @dataclass(slots=True)
@@ -96,11 +98,16 @@ def program(words: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> Ask:
             return Reply(None, "", f"no answer within {timeout_s} s")
         except OSError as e:
             return Reply(None, "", f"could not be started: {e.strerror}")
-        if done.returncode < 0:
-            return Reply(None, "", f"killed by signal {-done.returncode}")
-        return Reply(done.returncode, done.stdout.decode(errors="backslashreplace"))
+        return reply_of(done.returncode, done.stdout)
 
     return ask
+
+
+def reply_of(code: int, stdout: bytes) -> Reply:
+    """`code` is below 0 for a signal."""
+    if code < 0:
+        return Reply(None, "", f"killed by signal {-code}")
+    return Reply(code, stdout.decode(errors="backslashreplace"))
 
 
 def judge(question: Question, reply: Reply, features: frozenset[str]) -> str | None:
@@ -124,8 +131,10 @@ def run(
     only: str = "",
     expected_failures: Path | None = None,
     jobs: int | None = None,
+    counting: Counting = lambda total: nullcontext(lambda: None),
 ) -> Report:
-    """Ask everything whose id starts with `only`. Raises CannotRun."""
+    """Ask everything whose id starts with `only`. `counting` is given how many that are, and what it gives is called
+    after each. Raises CannotRun."""
     questions, index = read_index(vectors)
     known: Mapping[str, Question] = {question.id: question for question in questions}
     allowed = read_expected_failures(expected_failures, known) if expected_failures else frozenset()
@@ -134,10 +143,11 @@ def run(
         raise CannotRun(f"no case begins with {only!r}")
     features = _features(ask(["features"], vectors))
     report = Report("mesh/1", index, client, len(asked))
-    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+    with counting(len(asked)) as tick, ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         replies = pool.map(lambda question: ask(question.words, vectors / question.id), asked)
         for question, reply in zip(asked, replies, strict=True):
             _count(report, question, reply, features, allowed)
+            tick()
     if features is None:
         report.failed["features"] = "the operation `features` did not answer with names and exit 0"
     return report

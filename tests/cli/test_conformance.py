@@ -48,6 +48,12 @@ def test_run_reports_and_ends_with_what_came_of_it(mesh, monkeypatch: pytest.Mon
     assert (result.code, "FAIL sequence/five: sequence 5: " in result.out) == (10, True)
 
 
+def test_run_without_a_client_asks_this_packages_own(mesh) -> None:
+    result = mesh("conformance", "run", "--only", "sequence/", "--json")
+    assert (result.code, result.json["failed"], result.json["passed"]) == (0, {}, result.json["cases"])
+    assert result.json["client"].startswith("mesh ")
+
+
 def test_run_says_what_kept_it_from_running(mesh, tmp_path: Path) -> None:
     result = mesh("conformance", "run", "--vectors", tmp_path, "--", "true")
     assert (result.code, result.out) == (3, "")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,18 @@ def test_report_names_the_spec_and_the_index():
         f"cases {len(QUESTIONS)} passed {len(QUESTIONS)} failed 0 expected-failures 0 not-offered 0",
     ]
     assert report.to_json()["passed"] == len(QUESTIONS)
+
+
+def test_run_tells_how_far_it_is():
+    told: list[int] = []
+
+    @contextmanager
+    def counting(total: int) -> Iterator[Callable[[], None]]:
+        told.append(total)
+        yield lambda: told.append(0)
+
+    report = run(VECTORS, "ours", ours, only=SMALL, counting=counting)
+    assert told == [report.cases, *[0] * report.cases]
 
 
 @pytest.mark.parametrize("name", BAD_CLIENTS)
