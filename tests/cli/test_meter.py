@@ -141,9 +141,10 @@ def test_record_that_cannot_read_leaves_no_log(mesh, tmp_path: Path, monkeypatch
     assert path.read_text() == "mine"
 
 
-# A file of this process may grow to so many bytes, as on a disk that is full.
+# A file of this process may grow to so many bytes, as on a disk that is full. A compiled module would too.
 FULL = """
 import resource, sys
+sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
 from mesh.cli.main import main
 sys.exit(main(sys.argv[2:]))
