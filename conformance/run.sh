@@ -62,11 +62,17 @@ sha256() {
 digest=$(sha256 "$index")
 read -r head <"$index"
 if [ -n "$digest" ]; then
-    [ "$head" = "# mesh/1 vectors v1 sha256sums:$(sha256 "$vectors/SHA256SUMS")" ] ||
-        cannot "SHA256SUMS: not the one that INDEX.tsv names"
+    [ -r "$vectors/SHA256SUMS" ] || cannot "$vectors/SHA256SUMS: cannot be read, and INDEX.tsv names it"
+    summed=$(sha256 "$vectors/SHA256SUMS")
+    [ "$head" = "# mesh/1 vectors v1 sha256sums:$summed" ] ||
+        cannot "$vectors/SHA256SUMS: not the file that INDEX.tsv names: expected SHA-256 ${head##*:}, got $summed"
 fi
 if command -v sha256sum >/dev/null 2>&1; then
-    (cd "$vectors" && sha256sum -c SHA256SUMS >/dev/null 2>&1) || cannot "the vectors are not those of SHA256SUMS"
+    checked=$(cd "$vectors" && sha256sum -c SHA256SUMS 2>/dev/null) || {
+        wrong=$(printf '%s\n' "$checked" | grep -v ': OK$' | head -n 1)
+        [ -n "$wrong" ] || cannot "$vectors/SHA256SUMS: expected lines as sha256sum -c reads them"
+        cannot "$vectors/${wrong%: FAILED*}: not the file that SHA256SUMS names, or it cannot be read"
+    }
 fi
 
 work=${TMPDIR:-/tmp}/mesh-conformance.$$
@@ -97,10 +103,13 @@ tab=$(printf '\t')
 while IFS=$tab read -r id op arguments exit answer spec rule feature; do
     case $id in '#'*) continue ;; "$only"*) ;; *) continue ;; esac
     cases=$((cases + 1))
+    [ -n "$feature" ] || cannot "$index: $id: expected 8 fields with tabs between"
+    [ -f "$vectors/$id/vector.json" ] || cannot "$index: no case $id: $vectors/$id/vector.json is not there"
     [ "$arguments" != - ] || arguments=
     case $exit in
     10) echo "reject $answer" ;;
-    *) [ "$answer" = - ] || printf '%s\n' "$answer" ;;
+    0) [ "$answer" = - ] || printf '%s\n' "$answer" ;;
+    *) cannot "$index: $id: expected exit 0 or 10, got $exit" ;;
     esac >"$work/wanted"
     # $arguments is split at its spaces, and holds no pattern
     (cd "$vectors/$id" && set -f && exec "$@" "$op" $arguments) </dev/null >"$work/got" 2>/dev/null

@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ACCEPT, REJECT, NOT_OFFERED = 0, 10, 11
+from conformance.case import ACCEPT
+from conformance.index import Question, read_expected_failures, read_index
+from conformance.sums import CannotRun
+
+NOT_OFFERED = 11
 TIMEOUT_S = 20
-_FIELDS = 8
-_FIRST = "# mesh/1 vectors v1 sha256sums:"
 _SHOWN = 200
-
-
-class CannotRun(Exception):
-    """The vectors are damaged, or the client is not there. Says nothing about a client."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A line of the index. `answer` is the expected line or class, None for none."""
-
-    id: str
-    words: tuple[str, ...]
-    exit: int
-    answer: str | None
-    spec: str
-    rule: str
-    feature: str | None
-
-    @property
-    def stdout(self) -> str:
-        if self.exit == REJECT:
-            return f"reject {self.answer}\n"
-        return "" if self.answer is None else f"{self.answer}\n"
-
-    @property
-    def step(self) -> str:
-        return self.spec if self.rule == "-" else f"{self.spec} {self.rule}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +34,7 @@ class Reply:
 
 
 Ask = Callable[[Sequence[str], Path], Reply]
+Counting = Callable[[int], AbstractContextManager[Callable[[], None]]]
 
 
 @dataclass(slots=True)
@@ -88,57 +64,6 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         names = ("spec", "index", "client", "cases", "passed", "expected_failures", "not_offered", "failed")
         return {name: getattr(self, name) for name in names}
-
-
-def read_index(vectors: Path) -> tuple[list[Question], str]:
-    """The questions, and the digest of the index as reports name it. Raises CannotRun."""
-    try:
-        data = (vectors / "INDEX.tsv").read_bytes()
-    except OSError as e:
-        raise CannotRun(f"no vectors: {e.filename}: {e.strerror}") from None
-    first, *lines = data.decode().splitlines()
-    if not first.startswith(_FIRST):
-        raise CannotRun("INDEX.tsv: not the index of these vectors")
-    _check_files(vectors, first.removeprefix(_FIRST))
-    questions = []
-    for line in lines:
-        fields = line.split("\t")
-        if len(fields) != _FIELDS:
-            raise CannotRun(f"INDEX.tsv: a line of {len(fields)} fields, expected {_FIELDS}")
-        case, op, arguments, code, answer, spec, rule, feature = fields
-        words = (op, *(arguments.split(" ") if arguments != "-" else ()))
-        questions.append(Question(case, words, int(code), _given(answer), spec, rule, _given(feature)))
-    return questions, f"sha256:{hashlib.sha256(data).hexdigest()}"
-
-
-def _given(text: str) -> str | None:
-    return None if text == "-" else text
-
-
-def _check_files(vectors: Path, expected: str) -> None:
-    """A client must not fail, or pass, for what happened to the vectors."""
-    try:
-        sums = (vectors / "SHA256SUMS").read_bytes()
-        if hashlib.sha256(sums).hexdigest() != expected:
-            raise CannotRun("SHA256SUMS: not the one that INDEX.tsv names")
-        for line in sums.decode().splitlines():
-            digest, _, path = line.partition("  ")
-            if hashlib.sha256((vectors / path).read_bytes()).hexdigest() != digest:
-                raise CannotRun(f"{path}: not the file that SHA256SUMS names")
-    except OSError as e:
-        raise CannotRun(f"{e.filename}: {e.strerror}") from None
-
-
-def read_expected_failures(path: Path, known: Iterable[str]) -> frozenset[str]:
-    """Case ids, one a line, `#` comments. Raises CannotRun for an id that is not in the index."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as e:
-        raise CannotRun(f"{path}: {e.strerror}") from None
-    found = {text for line in lines if (text := line.partition("#")[0].strip())}
-    for name in sorted(found - set(known)):
-        raise CannotRun(f"{path}: {name} is no case of the index")
-    return frozenset(found)
 
 
 def absolute(words: Sequence[str], start: Path) -> list[str]:
@@ -173,11 +98,16 @@ def program(words: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> Ask:
             return Reply(None, "", f"no answer within {timeout_s} s")
         except OSError as e:
             return Reply(None, "", f"could not be started: {e.strerror}")
-        if done.returncode < 0:
-            return Reply(None, "", f"killed by signal {-done.returncode}")
-        return Reply(done.returncode, done.stdout.decode(errors="backslashreplace"))
+        return reply_of(done.returncode, done.stdout)
 
     return ask
+
+
+def reply_of(code: int, stdout: bytes) -> Reply:
+    """`code` is below 0 for a signal."""
+    if code < 0:
+        return Reply(None, "", f"killed by signal {-code}")
+    return Reply(code, stdout.decode(errors="backslashreplace"))
 
 
 def judge(question: Question, reply: Reply, features: frozenset[str]) -> str | None:
@@ -201,8 +131,10 @@ def run(
     only: str = "",
     expected_failures: Path | None = None,
     jobs: int | None = None,
+    counting: Counting = lambda total: nullcontext(lambda: None),
 ) -> Report:
-    """Ask everything whose id starts with `only`. Raises CannotRun."""
+    """Ask everything whose id starts with `only`. `counting` is given how many that are, and what it gives is called
+    after each. Raises CannotRun."""
     questions, index = read_index(vectors)
     known: Mapping[str, Question] = {question.id: question for question in questions}
     allowed = read_expected_failures(expected_failures, known) if expected_failures else frozenset()
@@ -211,10 +143,11 @@ def run(
         raise CannotRun(f"no case begins with {only!r}")
     features = _features(ask(["features"], vectors))
     report = Report("mesh/1", index, client, len(asked))
-    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
+    with counting(len(asked)) as tick, ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         replies = pool.map(lambda question: ask(question.words, vectors / question.id), asked)
         for question, reply in zip(asked, replies, strict=True):
             _count(report, question, reply, features, allowed)
+            tick()
     if features is None:
         report.failed["features"] = "the operation `features` did not answer with names and exit 0"
     return report

@@ -3,7 +3,8 @@ they are made once and kept, and what is there already stays:
 
     python -m conformance.sign_blueprints
 
-Bodies and lists are those of `postcards`; what is kept are certificates, lists and signature blocks.
+Bodies and lists are those of `postcards`; what is kept are certificates, lists and signature blocks, and the SHA-256
+of each: a damaged one would be made into vectors that no client can pass.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 from conformance import postcards as hand
 from conformance.postcards import NOW_S, SIGNED
+from conformance.sums import SUMS
 from mesh.blueprint.certificate import SIGNED_BYTES, Certificate, certify
 from mesh.blueprint.revocation import revoke
 from mesh.blueprint.signature import SecretKey
@@ -64,6 +66,11 @@ def main() -> None:
     for name, data in files.items():
         if not (SIGNED / f"{name}.bin").exists():
             (SIGNED / f"{name}.bin").write_bytes(data)
+    (SIGNED / SUMS).write_text(
+        "".join(
+            f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(SIGNED.glob("*.bin"))
+        )
+    )
 
 
 if __name__ == "__main__":

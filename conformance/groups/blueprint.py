@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 
 from conformance import postcards as hand
 from conformance.case import Group
 from conformance.postcards import SIGNED, inline, internal, kbp, vec
+from conformance.sums import SUMS, CannotRun, held, read_sums
 
 FEATURE = "blueprint"
 GOOD = hand.body()
@@ -16,8 +18,16 @@ CERTIFICATE, SIGNATURES = 5493, 3373
 
 
 def kept(name: str) -> bytes:
-    """Signed once: see `sign_blueprints`."""
-    return (SIGNED / f"{name}.bin").read_bytes()
+    """Signed once: see `sign_blueprints`. Raises CannotRun where it is not what was signed."""
+    file = f"{name}.bin"
+    if file not in sums():
+        raise CannotRun(f"{SIGNED / SUMS}: expected a line for {file}")
+    return held(SIGNED, file, sums()[file])
+
+
+@cache
+def sums() -> dict[str, str]:
+    return read_sums(SIGNED / SUMS)
 
 
 def flipped(data: bytes, at: int, flip: int = 1) -> bytes:

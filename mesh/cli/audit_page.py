@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import mesh
+from mesh.cli import lone_page
 from mesh.cli.audit_plots import PATTERNS, Part, bar, legend, ratio_histogram, row, text
 from mesh.cli.audit_words import SUMS, VERDICTS, fault_word, incomplete_words, kinds, percent
 from mesh.cli.console import counted
@@ -43,25 +44,12 @@ _LOGO = (
 
 def page(report: Report) -> bytes:
     """UTF-8."""
-    parts = [*_head(report), *_verdict(report), *_tiles(report), *_wrong(report), *_replays(report), *_energy(report),
+    parts = [*_verdict(report), *_tiles(report), *_wrong(report), *_replays(report), *_energy(report),
              *_stewards(report), *_scores(report.judged), *_draw(report.plan), *_limits()]  # fmt: skip
-    made = (
-        f"Made by mesh {text(mesh.__version__)}. This page holds all that it shows: it runs nothing and loads nothing."
-    )
-    return "\n".join([*parts, f"</main><footer><p>{made}</p></footer></body></html>", ""]).encode()
-
-
-def _head(report: Report) -> Iterator[str]:
-    title = f"<title>Audit: {text(_HEADLINES[report.word][0])}</title>"
-    yield (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"/>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        '<meta name="color-scheme" content="light dark"/>'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>"
-        f"{title}<style>{_STYLE.read_text()}</style></head><body>{PATTERNS}"
-    )
     names = ", ".join(given.source.label for given in report.census.sources)
-    yield f"<header>{_LOGO}<div><strong>mesh audit</strong><br/>{text(names)}</div></header><main>"
+    top = f"{PATTERNS}<header>{_LOGO}<div><strong>mesh audit</strong><br/>{text(names)}</div></header>"
+    title = f"Audit: {_HEADLINES[report.word][0]}"
+    return lone_page.report(title, _STYLE.read_text(), top, parts, f"Made by mesh {mesh.__version__}")
 
 
 def _verdict(report: Report) -> Iterator[str]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import html
 import json
 import re
 
 from mesh.cli.blueprint_files import opened
 from mesh.cli.console import emit, note
 from mesh.cli.exits import ACCEPTED
+from mesh.cli.lone_page import STILL, head
 from mesh.cli.newfile import check_new, write_new
 
 # In the order in which they need each other.
 _MODULES = ("dom.js", "space.js", "cards.js", "circuit.js")
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=function|class|const|let)", re.MULTILINE)
-# Nothing is loaded, and nothing but what is in the file runs.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 
 def run_page(args: argparse.Namespace) -> int:
@@ -54,13 +52,10 @@ def page(drawn: dict[str, object]) -> str:
     style = "".join((folder / name).read_text() for name in ("style.css", "circuit.css"))
     # within a script element nothing may look like its end, whatever a name says
     data = json.dumps(drawn, ensure_ascii=True).replace("<", "\\u003c")
-    name = html.escape(str(drawn["name"]))
+    # nothing is loaded, and nothing but what is in the file runs
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8" />\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}" />\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1" />\n'
-        f'<meta name="color-scheme" content="light dark" />\n<title>{name}: circuit</title>\n<style>\n{style}</style>\n'
-        '</head>\n<body>\n<main id="circuit"></main>\n'
+        head(f"{drawn['name']}: circuit", style, policy=f"{STILL}; script-src 'unsafe-inline'; img-src data:")
+        + '\n<body>\n<main id="circuit"></main>\n'
         '<p class="unseen" id="said" role="status" aria-live="polite"></p>\n'
         f'<script type="application/json" id="drawing">{data}</script>\n'
         f'<script type="module">\n{script}\n'

@@ -9,9 +9,13 @@ import argparse
 import importlib
 import shlex
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
+import mesh
+from mesh.cli.audit_progress import Progress
 from mesh.cli.console import emit, note, say
 from mesh.cli.exits import ACCEPTED, NOT_RUN, REFUSED
 
@@ -28,14 +32,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     making.add_argument("--check", action="store_true", help="change nothing; name each file that is not as made here")
     making.add_argument("--json", action="store_true", help="print one JSON object")
-    making.set_defaults(run=run_regenerate)
+    making.set_defaults(run=_with_pack(run_regenerate))
     running = actions.add_parser(
         "run",
         help="ask a client every question of the vectors",
         description="Asks CLIENT every question of vectors/v1 (conformance/PROTOCOL.md) and compares. Exit code 0: it "
-        "passed; 10: it did not. Put -- before CLIENT.",
+        "passed; 10: it did not. Put -- before CLIENT. Without one this package's own is asked, which is loaded once "
+        "and forked for each case: that takes seconds, where starting a Python for each takes minutes.",
     )
-    running.add_argument("client", nargs="+", metavar="CLIENT", help="the client's command line")
+    running.add_argument("client", nargs="*", metavar="CLIENT", help="the client's command line; none: this package's")
     running.add_argument("--only", default="", metavar="PREFIX", help="ask only where the case's id starts so")
     running.add_argument(
         "--expect-failures",
@@ -45,13 +50,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     running.add_argument("--vectors", type=Path, metavar="DIR", help="vectors from another place")
     running.add_argument("--json", action="store_true", help="print one JSON object")
-    running.set_defaults(run=run_client)
+    running.set_defaults(run=_with_pack(run_client))
 
 
 def run_regenerate(args: argparse.Namespace) -> int:
-    made = _module("regenerate")
-    if made is None:
-        return _missing(as_json=args.json)
+    made = importlib.import_module("conformance.regenerate")
     files = made.tree()
     if not args.check:
         changed = made.write(files, made.VECTORS)
@@ -70,24 +73,16 @@ def run_regenerate(args: argparse.Namespace) -> int:
 
 
 def run_client(args: argparse.Namespace) -> int:
-    runner = _module("runner")
-    if runner is None:
-        return _missing(as_json=args.json)
-    try:
-        words = runner.absolute(args.client, Path.cwd())
+    runner = importlib.import_module("conformance.runner")
+    with Progress() as bar, _asked(args.client) as ask:
         report = runner.run(
             args.vectors or ROOT / "vectors" / "v1",
-            shlex.join(args.client),
-            runner.program(words),
+            shlex.join(args.client) or f"mesh {mesh.__version__}",
+            ask,
             only=args.only,
             expected_failures=args.expect_failures,
+            counting=lambda total: bar.counting("cases", total=total),
         )
-    except runner.CannotRun as e:
-        if args.json:
-            emit({"error": {"code": "cannot-run", "message": str(e)}})
-        else:
-            note(f"mesh conformance: {e}")
-        return NOT_RUN
     if args.json:
         emit(report.to_json())
     else:
@@ -96,22 +91,42 @@ def run_client(args: argparse.Namespace) -> int:
     return REFUSED if report.failed else ACCEPTED
 
 
-def _module(name: str) -> ModuleType | None:
-    """A module of the pack beside this package; None where there is none."""
-    if not (ROOT / "conformance" / f"{name}.py").is_file():
-        return None
-    if str(ROOT) not in sys.path:
-        sys.path.insert(0, str(ROOT))
-    return importlib.import_module(f"conformance.{name}")
+def _asked(client: list[str]) -> AbstractContextManager[Any]:
+    """Whom the runner asks."""
+    if not client:
+        own: AbstractContextManager[Any] = importlib.import_module("conformance.forked").Forked()
+        return own
+    runner = importlib.import_module("conformance.runner")
+    return nullcontext(runner.program(runner.absolute(client, Path.cwd())))
 
 
-def _missing(*, as_json: bool) -> int:
-    message = (
-        f"the conformance pack is not part of an installed package: {ROOT / 'conformance'} is not there; "
-        "run this from a checkout, or conformance/run.sh of one, which needs no Python"
-    )
+def _with_pack(action: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    """An action that needs the pack beside this package, and says what is wrong with it."""
+
+    def run(args: argparse.Namespace) -> int:
+        if not (ROOT / "conformance" / "sums.py").is_file():
+            missing = (
+                f"the conformance pack is not part of an installed package: {ROOT / 'conformance'} is not there; "
+                "run this from a checkout, or conformance/run.sh of one, which needs no Python"
+            )
+            return _not_run(missing, "no-pack", as_json=args.json)
+        if str(ROOT) not in sys.path:
+            sys.path.insert(0, str(ROOT))
+        try:
+            return action(args)
+        except importlib.import_module("conformance.sums").CannotRun as e:
+            return _not_run(str(e), as_json=args.json)
+        except ModuleNotFoundError as e:
+            if e.name is None or not e.name.startswith("conformance."):
+                raise
+            return _not_run(f"{ROOT / e.name.replace('.', '/')}.py: expected this file of the pack", as_json=args.json)
+
+    return run
+
+
+def _not_run(message: str, code: str = "cannot-run", *, as_json: bool) -> int:
     if as_json:
-        emit({"error": {"code": "no-pack", "message": message}})
+        emit({"error": {"code": code, "message": message}})
     else:
         note(f"mesh conformance: {message}")
     return NOT_RUN

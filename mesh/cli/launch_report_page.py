@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import mesh
+from mesh.cli import lone_page
 from mesh.cli.audit_plots import text
 from mesh.cli.console import counted
 from mesh.cli.launch_reports import Told
@@ -21,23 +22,11 @@ _LOOKS = {"up": "good", "starting": "good", "stale": "bad", "differs": "bad", "i
 def page(recipes: Sequence[Told], made_ns: int) -> bytes:
     """UTF-8."""
     benches = sum(len(one.packages) for one in recipes)
-    parts = [*_head(), _summary(recipes, benches), *(line for one in recipes for line in _recipe(one))]
-    made = f"Made at {text(utc(made_ns))} by mesh {text(mesh.__version__)}. This page holds all that it shows: it runs "
-    return "\n".join(
-        [*parts, f"</main><footer><p>{made}nothing and loads nothing.</p></footer></body></html>", ""]
-    ).encode()
-
-
-def _head() -> Iterator[str]:
+    parts = [_summary(recipes, benches), *(line for one in recipes for line in _recipe(one))]
     style = "".join(path.read_text() for path in _STYLES)
-    yield (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"/>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        '<meta name="color-scheme" content="light dark"/>'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>"
-        f"<title>Launches and benches</title><style>{style}</style></head><body>"
-        "<header><strong>mesh launch report</strong></header><main>"
-    )
+    top = "<header><strong>mesh launch report</strong></header>"
+    made = f"Made at {utc(made_ns)} by mesh {mesh.__version__}"
+    return lone_page.report("Launches and benches", style, top, parts, made)
 
 
 def _summary(recipes: Sequence[Told], benches: int) -> str:

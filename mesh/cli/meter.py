@@ -11,16 +11,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mesh.cli import calibrate
 from mesh.cli.console import counted, emit, json_safe, note, say
 from mesh.cli.engines import positive, watts_u
 from mesh.cli.exits import ACCEPTED
 from mesh.cli.meter_flags import add_meter_flags, flagged
-from mesh.cli.newfile import PUBLIC, naming
+from mesh.cli.newfile import PUBLIC, check_new, naming
 from mesh.cli.tables import print_table, table_of
 from mesh.errors import UsageError
+from mesh.schema.limits import MAX_SOURCES
 
 if TYPE_CHECKING:
     from mesh.cli.specs import MeterSpec
@@ -45,7 +47,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="readings into a log that tests play back",
         description="Writes one JSON object a line, as the readings come, until --seconds are over or Ctrl-C.",
     )
-    recording.add_argument("--out", required=True, metavar="FILE", help="where to; must not exist")
+    recording.add_argument("--out", type=Path, required=True, metavar="FILE", help="where to; must not exist")
     recording.set_defaults(run=run_record)
 
     calibrate.add(actions)
@@ -86,30 +88,55 @@ def run_watch(args: argparse.Namespace) -> int:
 def run_record(args: argparse.Namespace) -> int:
     from mesh.meter.recorded import log_lines, reading_line
 
-    written, absent = 0, dict[str, str | None]()
+    written, last_ns = 0, 0
+    check_new(args.out)
     with _meters(args) as meters:
         domains = [domain for meter in meters for domain in meter.domains()]
-        descriptor = os.open(args.out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PUBLIC)
-        with naming(args.out), os.fdopen(descriptor, "wb") as file, suppress(KeyboardInterrupt):
+        if len(domains) > MAX_SOURCES:
+            raise UsageError(f"{len(domains)} domains: a log holds at most {MAX_SOURCES}")
+        absent: dict[str, str | None] = {domain.name: None for domain in domains}
+        looks = _readings(meters, args)
+        first = next(looks)  # what fails here leaves no log behind
+        with _log(args.out) as file, suppress(KeyboardInterrupt):
             file.writelines(log_lines(domains))
-            absent, last_ns = {domain.name: None for domain in domains}, 0
-            for readings in _readings(meters, args):
+            for readings in itertools.chain([first], looks):
                 for reading in readings:
                     last_ns = max(last_ns, reading.at_ns)
                     file.write(reading_line(reading, not_before_ns=last_ns))
-                    written += 1
                     if reading.uj is not None:
                         absent.pop(reading.domain, None)
                     elif reading.domain in absent:
                         absent[reading.domain] = reading.reason
                 file.flush()
+                written += len(readings)
     if args.json:
-        emit({"out": args.out, "domains": [domain.name for domain in domains], "readings": written, "absent": absent})
+        emit(
+            {
+                "out": str(args.out),
+                "domains": [domain.name for domain in domains],
+                "readings": written,
+                "absent": absent,
+            }
+        )
     else:
         note(f"{counted(written, 'reading')} of {counted(len(domains), 'domain')} written to {args.out}")
         for name, reason in absent.items():
             note(f"{name}: no reading has a figure ({reason or 'no-reading'})")
     return ACCEPTED
+
+
+@contextmanager
+def _log(path: Path) -> Iterator[BinaryIO]:
+    """A new file that is gone again where nothing could be written to it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PUBLIC)
+    try:
+        with naming(path), os.fdopen(descriptor, "wb") as file:
+            yield file
+    except BaseException:
+        with suppress(FileNotFoundError):
+            if not path.stat().st_size:
+                path.unlink()
+        raise
 
 
 def findings(spec: MeterSpec) -> list[Finding]:

@@ -84,7 +84,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     return Plan(
         state, specs, configured(config.meter, base), _overridden(config.gateway, args), config.auth.keys,
         config.disclosures.keep_ns, routes,
-        config.cors.origins, _granted(config.grants, base), _allowed_lower(args, specs),
+        config.cors.origins, _granted(config.grants, args.config), _allowed_lower(args, specs),
         tuple(None if one.launch_record is None else base / one.launch_record for one in config.backend),
         args.launch_state or (None if config.launch is None else base / config.launch.state),
     )  # fmt: skip
@@ -99,9 +99,11 @@ def of_candidate(spec: EngineSpec, aliases: tuple[str, ...], queue: int | None) 
     return tuple(dict.fromkeys((candidate.logical_model, *aliases))), waiting
 
 
-def _granted(config: GrantsConfig, base: Path) -> Granted:
+def _granted(config: GrantsConfig, file: Path) -> Granted:
+    base = file.parent
     issuers = tuple(one if one.startswith("ed25519:") else str(base / one) for one in config.issuers)
-    return Granted(issuers, None if config.revoked is None else base / config.revoked, config.leeway_s)
+    revoked = None if config.revoked is None else base / config.revoked
+    return Granted(issuers, revoked, config.leeway_s, f"{file}: grants.issuers")
 
 
 def _overridden(config: GatewayConfig, args: argparse.Namespace) -> GatewayConfig:

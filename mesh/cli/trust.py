@@ -25,9 +25,8 @@ def add_trust_flag(parser: argparse.ArgumentParser, *, required: bool = True) ->
 
 
 def read_trust(given: Sequence[str], *, flag: str = "--trust") -> Trust:
-    """What the `--trust` arguments, or those of another `flag`, name together.
-    Raises TrustFileError for what is no key and for a key that can bind
-    nobody, OSError for a file that cannot be read."""
+    """What the `--trust` arguments, or those of another `flag` or setting, name together. Raises TrustFileError for
+    what is no key and for a key that can bind nobody, OSError for a file that cannot be read."""
     from mesh.schema.trust import Trust, trusted_key
 
     trust = Trust({})

@@ -16,7 +16,8 @@ from typing import Any
 
 from mesh.engine import gguf_frames as frames
 from mesh.engine.excess import ExcessWatch
-from mesh.engine.gguf_described import LOADING_S, GgufConfig, SelfCheck, backend_id, check_tokenizer, weights_changed
+from mesh.engine.gguf_described import LOADING_S, GgufConfig, SelfCheck, backend_id, check_tokenizer
+from mesh.engine.gguf_files import ModelFiles
 from mesh.engine.gguf_identity import gguf_identity
 from mesh.engine.gguf_process import ChildProcess, Message, restart_delay_s
 from mesh.engine.gguf_running import (
@@ -36,12 +37,9 @@ from mesh.engine.grammars import Grammars
 from mesh.engine.protocol import MAX_SCORES, CheckResult, Served, TokenSink, scores_wanted
 from mesh.engine.same import check_same
 from mesh.engine.template_process import TemplateProcess, render_chat
-from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, IdentityChanged, WeightsChanged
-from mesh.identity.derived import content_digest
-from mesh.identity.files import FileIdentity
+from mesh.errors import BadRequest, EngineError, EngineFailed, EngineUnavailable, IdentityChanged
 from mesh.identity.model import GgufModel, read_model
 from mesh.identity.shard import ShardIdentity
-from mesh.identity.weights import Weights, digest_files
 from mesh.schema.ids import ContentId
 from mesh.schema.outcome import Fidelity
 from mesh.schema.request import ServeRequest
@@ -75,8 +73,7 @@ class GgufEngine:
         self.recipe_id, self.blueprint_id = config.recipe_id, config.blueprint_id
         self._config, self._random = config, random
         self._model: GgufModel
-        self._weights: Weights
-        self._content: str  # digest of the same files, as identities name it
+        self._files: ModelFiles
         self._template: TemplateProcess | None = None
         self._pieces: tuple[bytes, ...] = ()
         self._child: ChildProcess | None = None
@@ -128,9 +125,8 @@ class GgufEngine:
             raise self._unavailable()
         if self._config.guard is not None and (why := self._config.guard(self.pid)) is not None:
             raise EngineUnavailable(f"gguf engine: {why}")
-        changed = await asyncio.to_thread(self._weights.changed)
-        if changed is not None:
-            raise weights_changed(changed)
+        if (changed := await self._files.changed()) is not None:
+            raise changed
 
     async def until_up(self) -> None:
         """Wait for a child that is being started again. Raises EngineUnavailable where none will be."""
@@ -223,18 +219,7 @@ class GgufEngine:
         config = self._config
         self._model = await asyncio.to_thread(read_model, config.path)
         check_tokenizer(self._model, config)
-        files = self._model.logical_files
-        before = {name: FileIdentity.of(path) for name, path in files.items()}
-        # the library maps the files while they are digested: both must have seen the same ones
-        digesting = asyncio.create_task(asyncio.to_thread(lambda: (digest_files(files), content_digest(files))))
-        try:
-            loaded = await self._load()
-        finally:
-            await asyncio.wait({digesting})
-        self._weights, self._content = digesting.result()
-        changed = self._weights.changed()
-        if changed is not None or any(before[file.name] != file.identity for file in self._weights.files):
-            raise WeightsChanged(f"model files: {changed or 'replaced'} while they were loaded")
+        self._files, loaded = await ModelFiles.loaded(self._model, self._load)
         await self._close_template()
         source = config.chat_template if config.chat_template is not None else self._model.header.chat_template
         if source is not None:
@@ -281,7 +266,7 @@ class GgufEngine:
         template = None if self._template is None else self._template.digest
         backend = backend_id(loaded["version"], loaded["library"])
         identity = gguf_identity(
-            model, self._content, config, backend_id=backend, template=template, add_bos=add_bos
+            model, self._files.content, config, backend_id=backend, template=template, add_bos=add_bos
         )  # fmt: skip
         check_same("gguf engine", held_to, identity)
         slots, results = loaded["slots"], loaded["check"]
@@ -296,7 +281,7 @@ class GgufEngine:
         rated = Fidelity.F0 if bits is None else Fidelity.of_bits_per_weight(bits)
         self.fidelity = config.fidelity if config.fidelity is not None else rated
         self.precision = model.precision
-        self.weights_digest = self._weights.digest
+        self.weights_digest = self._files.weights.digest
         self.context_tokens, self.slots = config.context_of(model), slots
         watts = config.watts_u
         self.est_uj_per_token = None if watts is None else loaded["token_cpu_ns"] * watts // 10**9
@@ -340,9 +325,8 @@ class GgufEngine:
             self._failures += 1
             self._restart_at = time.monotonic() + delay
             await asyncio.sleep(delay)
-            changed = await asyncio.to_thread(self._weights.changed)
-            if changed is not None:
-                self._trouble = weights_changed(changed)
+            if (changed := await self._files.changed()) is not None:
+                self._trouble = changed
                 break
             try:
                 self._describe(await self._load(), held_to=self.identity)

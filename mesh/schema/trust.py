@@ -115,8 +115,8 @@ def trusted_key(text: str) -> bytes:
     try:
         key = steward_from_text(text)
         check_public_key(key)
-    except SchemaError as e:
-        raise TrustFileError(str(e)) from None
+    except SchemaError:
+        raise TrustFileError(f"expected a key, ed25519:<64 lower-case hex>, got {text[:80]!r}") from None
     except SignatureError as e:
         raise TrustFileError(f"{text}: {e}") from None
     return key

@@ -295,7 +295,7 @@ demo --reference --cpu-watts -1                                       | 2  | --c
 
 conformance                                                           | 2  | ACTION
 conformance regenerate --check                                        | 0  |
-conformance run                                                       | 2  | CLIENT
+conformance run --only nothing                                        | 3  | no case begins with 'nothing'
 conformance run none                                                  | 3  | none: no such client
 conformance run --vectors folder true                                 | 3  | no vectors
 conformance run --only nothing true                                   | 3  | no case begins with 'nothing'

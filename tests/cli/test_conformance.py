@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from conformance import regenerate
+from conformance.sums import CannotRun
 from mesh.cli import conformance
+from tests.support.vector_pack import FIVE, small_pack
 
 CLIENT = "conformance/clients/mesh_client.py"
 
@@ -46,12 +48,42 @@ def test_run_reports_and_ends_with_what_came_of_it(mesh, monkeypatch: pytest.Mon
     assert (result.code, "FAIL sequence/five: sequence 5: " in result.out) == (10, True)
 
 
+def test_run_without_a_client_asks_this_packages_own(mesh) -> None:
+    result = mesh("conformance", "run", "--only", "sequence/", "--json")
+    assert (result.code, result.json["failed"], result.json["passed"]) == (0, {}, result.json["cases"])
+    assert result.json["client"].startswith("mesh ")
+
+
 def test_run_says_what_kept_it_from_running(mesh, tmp_path: Path) -> None:
     result = mesh("conformance", "run", "--vectors", tmp_path, "--", "true")
     assert (result.code, result.out) == (3, "")
     assert "no vectors" in result.err
     result = mesh("conformance", "run", "--expect-failures", tmp_path / "none", "--json", "--", "true")
     assert (result.code, result.json["error"]["code"]) == (3, "cannot-run")
+
+
+def test_run_names_the_file_that_is_wrong(mesh, tmp_path: Path) -> None:
+    small_pack(tmp_path, FIVE)
+    file = tmp_path / "sequence" / "five" / "a.cbor"
+    file.write_bytes(b"")
+    result = mesh("conformance", "run", "--vectors", tmp_path, "--", "true")
+    assert (result.code, result.out) == (3, "")
+    assert f"mesh conformance: {file}: not the file that SHA256SUMS names: expected SHA-256 " in result.err
+
+
+@pytest.mark.parametrize("more", [(), ("--check",)])
+def test_regenerate_names_the_file_that_is_wrong(mesh, monkeypatch: pytest.MonkeyPatch, more) -> None:
+    monkeypatch.setattr(regenerate, "GROUPS", ("nowhere",))
+    result = mesh("conformance", "regenerate", *more)
+    assert (result.code, result.out) == (3, "")
+    assert "conformance/groups/nowhere.py: expected this file of the pack" in result.err
+
+    def damaged() -> None:
+        raise CannotRun("conformance/signed/block.bin: not the file that SHA256SUMS names")
+
+    monkeypatch.setattr(regenerate, "tree", damaged)
+    result = mesh("conformance", "regenerate", "--json", *more)
+    assert (result.code, "signed/block.bin" in result.json["error"]["message"]) == (3, True)
 
 
 @pytest.mark.parametrize("words", [("regenerate", "--check"), ("run", "true")])

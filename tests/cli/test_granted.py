@@ -36,7 +36,7 @@ def test_issuers_are_keys_and_trust_files(tmp_path: Path) -> None:
 def test_what_cannot_be_followed_is_told_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="without an issuer"):
         Granted((), tmp_path / "revoked").authenticators()
-    with pytest.raises(TrustFileError, match="issuer"):
+    with pytest.raises(TrustFileError, match="--issuer: expected a key, ed25519:<64 lower-case hex>, got "):
         Granted(("ed25519:00",)).authenticators()
     with pytest.raises(FileNotFoundError):
         Granted((KEY,), tmp_path / "revoked").authenticators()
@@ -59,3 +59,16 @@ def test_serve_checks_its_grants(mesh, tmp_path: Path) -> None:
     (tmp_path / "revoked").write_text("")
     assert mesh(*told).code == 0
     assert mesh(*told, "--issuer", KEY).code == 2
+
+
+def test_issuer_that_is_no_key_is_told_by_where_it_stands(mesh, tmp_path: Path) -> None:
+    config, file = tmp_path / "mesh.toml", tmp_path / "issuers"
+    for issuer, named in (("ed25519:12", ""), ("issuers", f" {file}")):
+        file.write_text("steward\n")
+        config.write_text(f'[grants]\nissuers = ["{issuer}"]\n[[backend]]\nkind = "reference"\n')
+        result = mesh("serve", "--config", config, "--check", "--json")
+        assert result.code == 2
+        (fault,) = result.json["faults"]
+        assert fault.startswith(f"{config}: grants.issuers{named}: ")
+        assert "expected a key, ed25519:<64 lower-case hex>, got " in fault
+        assert "steward:" not in fault

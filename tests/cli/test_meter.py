@@ -15,6 +15,7 @@ import pytest
 
 from mesh.cli.meter import drawn
 from mesh.meter.protocol import Domain, Reading
+from mesh.meter.rapl import RaplMeter
 from mesh.meter.recorded import log_lines, parse_log, read_log, reading_line
 from tests.meter.powercap_tree import laptop
 
@@ -121,6 +122,51 @@ def test_record_writes_over_nothing(mesh, tmp_path: Path) -> None:
     result = mesh("meter", "record", "--out", path, "--meter", f"rapl={tmp_path}", "--seconds", "1")
     assert result.code == 3
     assert path.read_text() == "mine"
+
+
+def test_record_that_cannot_read_leaves_no_log(mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    laptop(tmp_path / "tree")
+    path = tmp_path / "log"
+
+    def broken(self: RaplMeter) -> list[Reading]:
+        raise PermissionError(13, "Permission denied", "energy_uj")
+
+    monkeypatch.setattr(RaplMeter, "read", broken)
+    result = mesh("meter", "record", "--out", path, "--meter", f"rapl={tmp_path / 'tree'}", "--seconds", "1")
+    assert (result.code, result.err) == (3, "mesh meter: energy_uj: permission denied\n")
+    assert not path.exists()
+    path.write_text("mine")
+    result = mesh("meter", "record", "--out", path, "--meter", f"rapl={tmp_path / 'tree'}", "--seconds", "1")
+    assert (result.code, result.err) == (3, f"mesh meter: {path}: file exists\n")
+    assert path.read_text() == "mine"
+
+
+# A file of this process may grow to so many bytes, as on a disk that is full. A compiled module would too.
+FULL = """
+import resource, sys
+sys.dont_write_bytecode = True
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+from mesh.cli.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("limit", [0, 300])
+def test_record_on_a_full_disk_leaves_what_was_written_or_nothing(tmp_path: Path, limit: int) -> None:
+    path = tmp_path / "log"
+    words = ("meter", "record", "--out", path, "--meter", f"rapl={tmp_path}", "--interval-ms", "1", "--seconds", "60")
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(limit), *map(str, words)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (3, f"mesh meter: {path}: file too large\n")
+    assert path.exists() == bool(limit)
+
+
+def test_record_of_more_domains_than_a_log_holds_is_refused(mesh, tmp_path: Path) -> None:
+    cards = ",".join(map(str, range(65)))
+    result = mesh("meter", "record", "--out", tmp_path / "log", "--meter", f"nvml={cards}", "--seconds", "1")
+    assert (result.code, result.err) == (2, "mesh meter: 65 domains: a log holds at most 64\n")
+    assert not (tmp_path / "log").exists()
 
 
 @pytest.mark.parametrize("flags", [("--pid", "1"), ("--cpu-watts", "5"), ("--meter", "sun"), ("--seconds", "0")])

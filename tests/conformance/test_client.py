@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conformance.client import Client, main
+from conformance.index import read_index
 from conformance.regenerate import VECTORS
-from conformance.runner import read_index
 
 QUESTIONS, _ = read_index(VECTORS)
 

@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 
 from conformance.case import ACCEPT, REJECT
 from conformance.client import FEATURES, Client
+from conformance.index import read_index
 from conformance.regenerate import CLASSES, ROOT, VECTORS
-from conformance.runner import read_index
 from tests.support.vector_cases import cases
 
 QUESTIONS, _ = read_index(VECTORS)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from conformance.index import read_index
 from conformance.regenerate import ROOT, VECTORS
-from conformance.runner import program, read_index, run
+from conformance.runner import program, run
+from tests.support.vector_pack import small_pack
 
 RUN = ROOT / "conformance" / "run.sh"
 CLIENTS = ROOT / "conformance" / "clients"
@@ -77,12 +79,29 @@ def test_expected_failures_are_strict(tmp_path: Path):
 def test_damaged_vectors_are_nobodys_fault(tmp_path: Path):
     copy = tmp_path / "v1"
     shutil.copytree(VECTORS, copy)
-    (copy / "sequence/five/a.cbor").write_bytes(b"")
-    done = started("sh", "--vectors", copy, "--", CLIENTS / "crash.sh")
-    assert (done.returncode, "not those of SHA256SUMS" in done.stderr) == (3, True)
+    for change in (lambda file: file.write_bytes(b""), Path.unlink):
+        change(copy / "sequence/five/a.cbor")
+        done = started("sh", "--vectors", copy, "--", CLIENTS / "crash.sh")
+        assert (done.returncode, done.stdout) == (3, "")
+        assert f"{copy}/sequence/five/a.cbor: not the file that SHA256SUMS names" in done.stderr
     with (copy / "SHA256SUMS").open("a") as file:
         file.write("\n")
-    assert started("sh", "--vectors", copy, "--", CLIENTS / "crash.sh").returncode == 3
+    done = started("sh", "--vectors", copy, "--", CLIENTS / "crash.sh")
+    assert (done.returncode, f"{copy}/SHA256SUMS: not the file" in done.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("a/none op - 0 - ids - -", "no case a/none"),
+        ("sequence/five op - 7 - ids - -", "sequence/five: expected exit 0 or 10, got 7"),
+        ("sequence/five op", "sequence/five: expected 8 fields"),
+    ],
+)
+def test_damaged_index_is_no_clients_fault(tmp_path: Path, line: str, said: str):
+    small_pack(tmp_path, line.replace(" ", "\t"))
+    done = started("sh", "--vectors", tmp_path, "--", CLIENTS / "crash.sh")
+    assert (done.returncode, f"{tmp_path}/INDEX.tsv: {said}" in done.stderr) == (3, True), done.stderr
 
 
 @pytest.mark.parametrize(

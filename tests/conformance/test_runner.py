@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from conformance.case import Case
 from conformance.client import Client
+from conformance.index import read_index
 from conformance.regenerate import ROOT, VECTORS
-from conformance.runner import CannotRun, Reply, absolute, program, read_index, run
+from conformance.runner import Reply, absolute, program, run
+from conformance.sums import CannotRun
 
 QUESTIONS, INDEX = read_index(VECTORS)
 BAD_CLIENTS = ("accept_all", "refuse_all", "crash", "offer_nothing")
@@ -34,6 +37,18 @@ def test_report_names_the_spec_and_the_index():
         f"cases {len(QUESTIONS)} passed {len(QUESTIONS)} failed 0 expected-failures 0 not-offered 0",
     ]
     assert report.to_json()["passed"] == len(QUESTIONS)
+
+
+def test_run_tells_how_far_it_is():
+    told: list[int] = []
+
+    @contextmanager
+    def counting(total: int) -> Iterator[Callable[[], None]]:
+        told.append(total)
+        yield lambda: told.append(0)
+
+    report = run(VECTORS, "ours", ours, only=SMALL, counting=counting)
+    assert told == [report.cases, *[0] * report.cases]
 
 
 @pytest.mark.parametrize("name", BAD_CLIENTS)
