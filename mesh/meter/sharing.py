@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from mesh.meter.protocol import Domain
 from mesh.schema.energy import Energy, EnergySource
 
+
 @dataclass(slots=True)
 class Row:
     """A domain's books in one epoch, in microjoules of its counter."""

@@ -59,11 +59,18 @@ class HandMeter:
     """A meter that does what a test says, for what no real one does on demand."""
 
     interval_ns = 50 * MS
-    prompt = False
 
-    def __init__(self, read: Callable[[], Sequence[Reading]], *, resolution_ns: int = MS) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Sequence[Reading]],
+        *,
+        resolution_ns: int = MS,
+        prompt: bool = False,
+        modelled: bool = True,
+    ) -> None:
         self._read = read
-        self._domain = Domain("hand", "by-hand", resolution_ns, None, modelled=True)
+        self.prompt = prompt
+        self._domain = Domain("hand", "by-hand", resolution_ns, None, modelled=modelled)
         self.closed = False
         self.threads: set[str] = set()
 
