@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from mesh.errors import MeterError
 from mesh.meter.figure import absent, figure
 from mesh.meter.protocol import Domain, Reading, is_reason
-from mesh.meter.sharing import Counter, Cover, Pool, Row, Share
+from mesh.meter.sharing import Beginning, Counter, Cover, Pool, Present, Row, Start
 from mesh.schema.checkpoint import DomainTotals
 from mesh.schema.energy import Energy
 from mesh.schema.limits import MAX_SOURCES, MAX_UINT
@@ -66,21 +66,20 @@ class Allocation:
 
     def __init__(self, domains: Iterable[Domain], draw: Callable[[], bytes]) -> None:
         self._counters: dict[str, Counter] = {}
-        # The figures told at the present reading: all who began and ended at the same two hold the same.
-        self._told: dict[tuple[Share, ...], Energy] = {}
         pools: dict[frozenset[str] | None, list[Counter]] = defaultdict(list)
         for domain in sorted(domains, key=lambda domain: domain.name):
             if domain.name in self._counters:
                 raise MeterError(f"meter domain {domain.name!r}: two meters have a domain of this name")
             alike = pools[domain.engines]
-            self._counters[domain.name] = counter = Counter(domain, len(alike))
+            self._counters[domain.name] = counter = Counter(domain, len(alike), len(self._counters))
             alike.append(counter)
         if len(self._counters) > MAX_SOURCES:
             raise MeterError(f"meters: {len(self._counters)} domains, a receipt holds at most {MAX_SOURCES}")
-        self._pools = {engines: Pool(counters, self._told) for engines, counters in pools.items()}
+        present = Present((0,) * len(self._counters))
+        self._serves, self._extras, self._moment = present.serves, present.extras, present.moment
+        self._pools = {engines: Pool(counters, present) for engines, counters in pools.items()}
         self._draw = draw
         self._epoch = draw()
-        self._serves: dict[bytes, tuple[int, Cover]] = {}  # when they began, and where they count
         self._unsealed: dict[bytes, Energy] = {}
         self._ended: deque[tuple[bytes, dict[str, Row]]] = deque(maxlen=KEPT_EPOCHS)
 
@@ -97,7 +96,8 @@ class Allocation:
 
     def began(self, serve_id: bytes) -> tuple[int, Cover] | None:
         """When an active serve began, and what counts it."""
-        return self._serves.get(serve_id)
+        serve = self._serves.get(serve_id)
+        return None if serve is None else (serve[0], serve[1].cover)
 
     def tick(self, readings: Iterable[Reading]) -> None:
         """Take one reading of every domain. A domain that is not among them could not be read."""
@@ -123,7 +123,7 @@ class Allocation:
             for counter, reading, uj in resets:
                 counter.row = Row(uj, uj)
                 counter.seen(reading.at_ns)
-        self._told.clear()
+        self._moment.over()
         for pool in self._pools.values():
             pool.turn()
 
@@ -133,14 +133,21 @@ class Allocation:
         begun."""
         if serve_id in self._serves or serve_id in self._unsealed:
             raise MeterError(f"serve {serve_id.hex()}: began twice")
-        pools = cover.pools
-        if between:
-            for pool in pools:
-                if pool.fault is not None:
-                    return False
-        for pool in pools:
-            pool.join(serve_id, between)
-        self._serves[serve_id] = at_ns, cover
+        moment = self._moment
+        beginning = moment.beginnings.get(cover) if between else None
+        if beginning is not None:
+            for pool in cover.pools:  # `join`, for one who begins where another did
+                pool.sharers += 1
+                pool.crowd_new = pool.crowd_between = True
+        elif between and any(pool.fault is not None for pool in cover.pools):
+            return False
+        else:
+            beginning = Beginning(cover, [pool.join(between) for pool in cover.pools])
+            if between and not any(start.guarded for start in beginning.starts):
+                moment.beginnings[cover] = beginning
+        if moment.told:
+            moment.told.clear()
+        self._serves[serve_id] = at_ns, beginning
         return True
 
     def guard_ns(self, serve_id: bytes) -> int:
@@ -150,9 +157,9 @@ class Allocation:
         if serve is None:
             return 0
         guard_ns = 0
-        for pool in serve[1].pools:
-            start = pool.active[serve_id]
-            if not start.guarded or pool.modelled or len(pool.active) > 1 or pool.peak_since(start.crowd) > 1:
+        beginning = serve[1]
+        for pool, start in zip(beginning.cover.pools, beginning.starts, strict=True):
+            if not start.guarded or pool.modelled or pool.sharers > 1 or pool.peak_since(start.crowd) > 1:
                 return 0
             guard_ns = max(guard_ns, pool.resolution_ns)
         return guard_ns
@@ -161,10 +168,26 @@ class Allocation:
         """`end` between two ticks, the latest of which is `age_ns` old. None where that is too old, where it was no
         good, or where a guard interval is to be waited for, and then nothing has ended."""
         serve = self._serves.get(serve_id)
-        if serve is None or age_ns > serve[1].slack_ns:
+        if serve is None:
             return None
-        for pool in serve[1].pools:
-            if pool.fault is not None or (keep and pool.active[serve_id].guarded and self.guard_ns(serve_id)):
+        began_ns, beginning = serve
+        cover, span_ns = beginning.cover, at_ns - began_ns
+        if age_ns > cover.slack_ns:
+            return None
+        if keep and span_ns >= cover.twice_ns:
+            told = self._moment.told.get((beginning, self._extras.get(serve_id)))
+            if told is not None:  # another held as much who ended at this reading: the span alone is its own
+                del self._serves[serve_id]
+                if self._extras:
+                    self._extras.pop(serve_id, None)
+                for pool in cover.pools:  # `leave`: the crowd was noted when the other one did
+                    pool.sharers -= 1
+                    if not pool.sharers:
+                        pool.rest(at_ns)
+                self._unsealed[serve_id] = energy = told.beside("span_ns", span_ns)
+                return energy
+        for pool, start in zip(cover.pools, beginning.starts, strict=True):
+            if pool.fault is not None or (start.guarded and keep and self.guard_ns(serve_id)):
                 return None
         return self._end(serve_id, at_ns, keep, False, True)
 
@@ -174,31 +197,27 @@ class Allocation:
         return self._end(serve_id, at_ns, keep, guarded, False)
 
     def _end(self, serve_id: bytes, at_ns: int, keep: bool, guarded: bool, between: bool) -> Energy:
-        began_ns, cover = self._serves.pop(serve_id)
+        began_ns, beginning = self._serves.pop(serve_id)
+        cover = beginning.cover
         span_ns = at_ns - began_ns if at_ns > began_ns else 0
-        shares: tuple[Share, ...] = ()
+        extra = self._extras.pop(serve_id, None)
         for pool in cover.pools:
-            shares += (pool.leave(serve_id, at_ns, between),)
-        told = None if guarded or not keep or span_ns < cover.twice_ns else self._told.get(shares)
-        if told is not None:
-            energy = told.lasting(span_ns)
-        elif keep:
-            energy = figure(cover, shares, span_ns, self._epoch, guarded)
-            if not guarded and span_ns >= cover.twice_ns and energy.covered_ns is None:
-                self._told[shares] = energy
-        else:
-            energy = absent("abandoned", span_ns)
+            pool.leave(at_ns, between)
+        energy = figure(beginning, extra, span_ns, self._epoch, guarded) if keep else absent("abandoned", span_ns)
         if energy.uj is not None:
             self._unsealed[serve_id] = energy
+            if not guarded and energy.covered_ns is None:
+                self._moment.told[beginning, extra] = energy
             return energy
-        for pool, share in zip(cover.pools, shares, strict=True):
-            for counter, uj in zip(pool.counters, pool.held_uj(share), strict=True):
+        for pool, start in zip(cover.pools, beginning.starts, strict=True):
+            for counter in pool.counters:
                 if counter.row is not None:
-                    counter.row.unattributed_uj += uj
+                    counter.row.unattributed_uj += counter.held_uj(start, extra)
         return energy
 
     def sealed(self, serve_id: bytes) -> None:
-        """The receipt with this serve's figure exists: from now on the receipt holds it."""
+        """The receipt with this serve's figure exists: from now on the receipt holds it. The one thing that may be said
+        from any thread at any time: it takes one step."""
         self._unsealed.pop(serve_id, None)
 
     def discard(self, serve_id: bytes, at_ns: int) -> None:
@@ -239,7 +258,7 @@ class Allocation:
 
     def _totals(self, epoch: bytes, rows: dict[str, Row]) -> EpochTotals:
         held = dict.fromkeys(rows, 0)
-        for energy in self._unsealed.values():
+        for energy in list(self._unsealed.values()):  # of which some may be sealed meanwhile
             if energy.epoch == epoch:
                 for source in energy.sources:
                     held[source.domain] += source.uj
@@ -266,12 +285,22 @@ class Allocation:
             for counter, uj in zip(pool.counters, pool.all_held_uj(), strict=True):
                 if counter.row is not None:
                     counter.row.unattributed_uj += uj
-            pool.end_epoch()
+        self._end_all()
         self._ended.append((self._epoch, self._rows()))
         for counter in self._counters.values():
             if counter.row is not None:
                 counter.row = Row(counter.row.last_uj, counter.row.last_uj)
         self._epoch = self._draw()
+
+    def _end_all(self) -> None:
+        """Those who are active hold nothing in the new epoch, and will have no figure."""
+        over: dict[Cover, Beginning] = {}
+        for serve_id, (began_ns, beginning) in self._serves.items():
+            cover = beginning.cover
+            if cover not in over:
+                over[cover] = Beginning(cover, [Start(pool, fault="epoch-ended") for pool in cover.pools])
+            self._serves[serve_id] = began_ns, over[cover]
+        self._extras.clear()
 
 
 def _judge(reading: Reading) -> tuple[int | None, str]:

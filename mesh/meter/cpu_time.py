@@ -27,6 +27,7 @@ class CpuTimeMeter:
     """
 
     interval_ns = 100_000_000
+    prompt = False  # the larger the tree, the longer it takes
 
     def __init__(
         self,

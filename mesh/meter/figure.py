@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from mesh.meter.sharing import Counter, Cover, Share, Start
+from mesh.meter.sharing import Beginning, Counter, Extra, Start
 from mesh.schema.energy import BASES, WITHOUT_FIGURE, Energy, EnergySource
 
 RULE = "equal/1"
@@ -48,10 +47,11 @@ def _basis(counter: Counter, start: Start, span_ns: int, alone: bool) -> tuple[i
     return (_MEASURED if alone and counter.gap_ns == start.gap_ns[where] else _ALLOCATED), None
 
 
-def figure(cover: Cover, shares: Sequence[Share], span_ns: int, epoch: bytes, guarded: bool) -> Energy:
-    """The weakest basis among the domains; of several as weak, the first one's reason. `shares` are by pool."""
+def figure(beginning: Beginning, extra: Extra, span_ns: int, epoch: bytes, guarded: bool) -> Energy:
+    """The weakest basis among the domains; of several as weak, the first one's reason."""
+    cover, starts = beginning.cover, beginning.starts
     peak = 1
-    for pool, (start, _) in zip(cover.pools, shares, strict=True):
+    for pool, start in zip(cover.pools, starts, strict=True):
         guarded = guarded and start.guarded
         if (most := pool.peak_since(start.crowd)) > peak:
             peak = most
@@ -59,15 +59,15 @@ def figure(cover: Cover, shares: Sequence[Share], span_ns: int, epoch: bytes, gu
     weakest, reason, gap_ns, window_uj, total_uj = -1, None, 0, 0, 0
     sources: list[EnergySource] = []
     for at, counter in cover.places:
-        (start, extra), place = shares[at], counter.place
+        start = starts[at]
         basis, why = _basis(counter, start, span_ns, alone)
         if basis > weakest:
             weakest, reason = basis, why
         if (row := counter.row) is not None:
-            window_uj += row.last_uj - start.uj[place]
-        if (missed_ns := counter.gap_ns - start.gap_ns[place]) > gap_ns:
+            window_uj += row.last_uj - start.uj[counter.place]
+        if (missed_ns := counter.gap_ns - start.gap_ns[counter.place]) > gap_ns:
             gap_ns = missed_ns
-        held_uj = counter.each - start.each[place] + (0 if extra is None else extra[place])
+        held_uj = counter.held_uj(start, extra)
         total_uj += held_uj
         sources.append(counter.source_of(held_uj))
     told: dict[str, Any] = {"span_ns": span_ns}

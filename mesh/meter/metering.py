@@ -14,14 +14,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from mesh.meter.allocation import Allocation, Counted, EpochTotals
 from mesh.meter.asking import LATE, Answer, Ask, Figure, deliver, resolve
-from mesh.meter.clock import Sleep, boottime_beside
+from mesh.meter.clock import boottime_beside
 from mesh.meter.figure import absent
 from mesh.meter.looking import Look, TooLate
+from mesh.meter.meters import Meters
 from mesh.meter.protocol import EnergyMeter, Reading
 from mesh.meter.sharing import Cover
 from mesh.schema.energy import Energy
@@ -54,13 +54,11 @@ class Metering:
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         boottime_ns: Callable[[], int] | None = None,
     ) -> None:
-        self._meters = [(meter, tuple(meter.domains())) for meter in meters]
-        shortest_ns = min((meter.interval_ns for meter in meters), default=0)
-        self._interval_s = shortest_ns / 1e9 if interval_s is None else interval_s
         self._now_ns = monotonic_ns
         self._boot_ns = boottime_ns or boottime_beside(monotonic_ns)
-        self._sleep = Sleep(self._boot_ns)  # the thread's own
-        self._allocation = Allocation((domain for _, domains in self._meters for domain in domains), lambda: random(16))
+        self._meters = Meters(meters, self._boot_ns)
+        self._interval_s = self._meters.interval_ns / 1e9 if interval_s is None else interval_s
+        self._allocation = Allocation(self._meters.domains, lambda: random(16))
         self._books = threading.Lock()  # guards the allocation; held for microseconds, never while a meter is read
         self._bell = threading.Lock()  # held but for when it rings for the thread: cheaper by far than a Condition
         self._bell.acquire()
@@ -71,7 +69,6 @@ class Metering:
         self._thread: threading.Thread | None = None
         self._thread_ended = False
         self._guarding: list[Ask] = []  # the thread's own: ends that wait for their guard interval
-        self._broken: set[int] = set()  # the thread's own: meters whose failure was logged
         self._ticked_ns = -math.inf  # when the latest reading began, by the clock that runs on while the machine sleeps
         self._stirred = False  # whether the thread knows of a serve, or has been woken for one
         self._covers: dict[str, Cover] = {}  # by engine
@@ -84,7 +81,7 @@ class Metering:
             if self._state != "new":
                 return
             self._state = "running"
-        if any(domains for _, domains in self._meters):
+        if self._meters.domains:
             self._thread = threading.Thread(target=self._run, name="mesh-meter", daemon=True)
             self._thread.start()
 
@@ -101,52 +98,82 @@ class Metering:
             if self._thread.is_alive():
                 _log.error("meter thread: still inside a driver after %s s, left behind", PATIENCE_S)
                 return
-        for meter, _ in self._meters:
-            meter.close()
+        self._meters.close()  # without their lock: in a process that was forked nobody may be left to give it back
 
-    async def begin(self, serve_id: bytes, recipe_id: str) -> None:
-        """Count the serve as active from a reading taken now. Never raises: where nothing can be counted, `end` says
-        why."""
+    def begin_nowait(self, serve_id: bytes, recipe_id: str) -> bool:
+        """Count the serve as active from a reading taken now, if that can be had without waiting for the thread. Where
+        it cannot, nothing has begun, and `begin` waits."""
         cover = self._covers.get(recipe_id)
         if cover is None:
             cover = self._covers[recipe_id] = self._allocation.cover(recipe_id)
         now_ns = self._now_ns()
-        if self._begun(serve_id, cover, now_ns, self._boot_ns() - self._ticked_ns):
+        if self._boot_ns() - self._ticked_ns > cover.slack_ns and not self._look_here(cover.slack_ns):
+            return False
+        books = self._books
+        books.acquire()  # not `with`, which takes twice as long
+        try:
+            # A guard interval that this breaks is somebody's answer that waits no longer: the thread has to know. It
+            # sets what it guards with the books held.
+            if self._guarding or not self._allocation.begin(serve_id, cover, now_ns, True):
+                return False
+        finally:
+            books.release()
+        if not self._stirred:
+            self._stir()
+        return True
+
+    async def begin(self, serve_id: bytes, recipe_id: str) -> None:
+        """Count the serve as active from a reading taken now. Never raises: where nothing can be counted, `end` says
+        why."""
+        if self.begin_nowait(serve_id, recipe_id):
             return
+        cover, now_ns = self._covers[recipe_id], self._now_ns()
         fault = self._unable() if cover.pools else "no-meter"
         if fault is not None:
             self._missed[serve_id] = (now_ns, fault)
             return
         try:
-            if cover.slack_ns > 0 and await self._seen(cover.slack_ns) and self._begun(serve_id, cover, now_ns, 0):
-                return
+            if cover.slack_ns > 0 and await self._seen(cover.slack_ns):
+                with self._books:  # that reading was taken since this was asked: it need not be fresh any more
+                    begun = not self._guarding and self._allocation.begin(serve_id, cover, now_ns, True)
+                if begun:
+                    if not self._stirred:
+                        self._stir()
+                    return
             if await self._ask(Ask("begin", serve_id, now_ns, cover)) is LATE:
                 raise TooLate
         except TooLate:
             self._missed[serve_id] = (now_ns, "meter-late")
 
-    def _begun(self, serve_id: bytes, cover: Cover, now_ns: int, age_ns: float) -> bool:
-        """Whether the latest reading, of that age, was good enough to begin with."""
-        if age_ns > cover.slack_ns or self._state != "running":
-            return False
-        with self._books:  # under which the thread sets what it guards
-            # A guard interval that this breaks is somebody's answer that waits no longer: the thread has to know.
-            if self._guarding or not self._allocation.begin(serve_id, cover, now_ns, True):
-                return False
-        if not self._stirred:
-            self._stir()
-        return True
+    def end_nowait(self, serve_id: bytes, *, keep: bool = True) -> Energy | None:
+        """The serve's figure as of `end`, if it can be had without waiting for the thread. Where it cannot, nothing has
+        ended, and `end` waits."""
+        now_ns = self._now_ns()
+        age_ns = self._boot_ns() - self._ticked_ns
+        books = self._books
+        books.acquire()
+        try:
+            ended = self._allocation.end_between(serve_id, now_ns, age_ns, keep)
+        finally:
+            books.release()
+        if ended is not None or not self._meters.prompt:
+            return ended
+        with self._books:
+            began = self._allocation.began(serve_id)
+            if began is None or age_ns <= began[1].slack_ns or (keep and self._allocation.guard_ns(serve_id)):
+                return None
+        if not self._look_here(began[1].slack_ns):
+            return None
+        with self._books:
+            return self._allocation.end_between(serve_id, now_ns, 0, keep)
 
     async def end(self, serve_id: bytes, *, keep: bool = True) -> Energy:
         """The serve's figure, from a reading taken now. It stays open in `totals` until `sealed` or `discard`. Without
         `keep` (interrupted, abandoned) there is no figure, and what it held is unattributed."""
+        ended = self.end_nowait(serve_id, keep=keep)
+        if ended is not None:
+            return ended
         now_ns = self._now_ns()
-        if self._state == "running":
-            with self._books:
-                age_ns = self._boot_ns() - self._ticked_ns
-                ended = self._allocation.end_between(serve_id, now_ns, age_ns, keep)
-            if ended is not None:
-                return ended
         if serve_id in self._missed:
             began_ns, fault = self._missed.pop(serve_id)
             return absent(fault, max(0, now_ns - began_ns))
@@ -169,7 +196,7 @@ class Metering:
                 raise TooLate
             if slack_ns > 0 and await self._seen_by_end(serve_id, slack_ns, keep):
                 with self._books:
-                    ended = self._allocation.end_between(serve_id, now_ns, -1, keep)
+                    ended = self._allocation.end_between(serve_id, now_ns, 0, keep)
                 if ended is not None:
                     return ended
         except TooLate:
@@ -183,8 +210,7 @@ class Metering:
     def sealed(self, serve_id: bytes) -> None:
         """The receipt with this serve's figure is in the ledger: `totals` no longer counts it as open. From any thread;
         called in the order of the receipts, it makes `totals` exact for a checkpoint between them."""
-        with self._books:
-            self._allocation.sealed(serve_id)
+        self._allocation.sealed(serve_id)
 
     def discard(self, serve_id: bytes) -> None:
         """No receipt will carry this serve's figure: what it held is unattributed. From any thread."""
@@ -215,6 +241,34 @@ class Metering:
         if since is None:
             return None
         return "meter-late" if time.monotonic() - since > PATIENCE_S else None
+
+    def _look_here(self, slack_ns: int) -> bool:
+        """Take a reading in the caller's thread, where it would stand for one taken now, no meter keeps anybody
+        waiting, and the thread is not taking one."""
+        meters = self._meters
+        if slack_ns < 0 or not meters.prompt or not meters.lock.acquire(blocking=False):
+            return False
+        try:
+            if self._state != "running" or self._thread_ended:
+                return False
+            began_ns = time.monotonic_ns()
+            _, boot_ns, readings = self._read()
+            with self._books:
+                self._take(boot_ns, readings)
+            meters.took(began_ns)
+        finally:
+            meters.lock.release()
+        return True
+
+    def _read(self) -> tuple[int, int, list[Reading]]:
+        """One reading of every meter, and when it began by either clock. With the meters' lock held."""
+        boot_ns, now_ns = self._boot_ns(), self._now_ns()
+        return now_ns, boot_ns, self._meters.read(now_ns)
+
+    def _take(self, boot_ns: int, readings: list[Reading]) -> None:
+        """A reading into the books, with their lock and the meters' held."""
+        self._allocation.tick(readings)
+        self._ticked_ns = boot_ns
 
     def _fresh(self, slack_ns: int) -> bool:
         """Whether the latest reading stands for one taken now."""
@@ -296,16 +350,15 @@ class Metering:
                 if pause_s > 0:
                     self._bell.acquire(timeout=pause_s)
                     continue
-                self._reading_since = read_at = time.monotonic()
-                boot_ns, now_ns = self._boot_ns(), self._now_ns()
-                readings = self._read(now_ns)
-                self._reading_since = None
-                with self._books:
-                    self._allocation.tick(readings)
-                    self._ticked_ns = boot_ns
-                    done = self._settle(asks, now_ns)
-                    # whoever asked may be about to begin
-                    self._stirred = bool(asks) or len(self._allocation) > 0
+                with self._meters.lock:
+                    self._reading_since = read_at = time.monotonic()
+                    now_ns, boot_ns, readings = self._read()
+                    self._reading_since = None
+                    with self._books:
+                        self._take(boot_ns, readings)
+                        done = self._settle(asks, now_ns)
+                        # whoever asked may be about to begin
+                        self._stirred = bool(asks) or len(self._allocation) > 0
                 asks = []
                 deliver(done)
         finally:
@@ -323,22 +376,6 @@ class Metering:
         for ask in self._guarding:
             pause = min(pause, (ask.guard_until_ns - self._now_ns()) / 1e9)
         return max(0.0, pause)
-
-    def _read(self, now_ns: int) -> list[Reading]:
-        readings: list[Reading] = []
-        for index, (meter, domains) in enumerate(self._meters):
-            try:
-                readings += meter.read()
-                self._broken.discard(index)
-            except Exception:  # noqa: BLE001 - a driver's bug must not end the metering of everyone
-                if index not in self._broken:
-                    self._broken.add(index)
-                    _log.exception("meter %s: read failed", type(meter).__name__)
-                readings += [Reading(domain.name, now_ns, None, "meter-failed") for domain in domains]
-        if self._sleep.slept(now_ns):
-            # counters may have gone on or stood while the machine slept: nobody saw
-            readings = [reading if reading.uj is None else replace(reading, gap=True) for reading in readings]
-        return readings
 
     def _settle(self, asks: list[Ask], now_ns: int) -> list[Answer]:
         """Apply what was asked, in the order it was asked, to the reading just taken."""

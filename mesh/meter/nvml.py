@@ -90,6 +90,8 @@ class NvmlMeter:
     """The wanted cards. The way in which each is read is found when it is first opened and stays: it stands in the
     receipts."""
 
+    prompt = False  # a driver may hang
+
     def __init__(
         self,
         wanted: Sequence[Wanted],

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from mesh.errors import MeterError
 from mesh.schema.limits import MAX_UINT
+from mesh.schema.record import Record
 from mesh.schema.value import Name, Token, fits
 
 
@@ -43,8 +44,7 @@ class Domain:
         return self.engines is None or recipe_id in self.engines
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Record):
     """One look at one counter: `uj` cumulative microjoules at `at_ns` (monotonic clock); None where it cannot be read,
     and `reason` then says why.
 
@@ -67,15 +67,19 @@ class EnergyMeter(Protocol):
     readable, stays a domain whose readings carry a reason.
 
     `interval_ns` is how often it wants to be read while serves run: what a serve began and ended with is read anew
-    anyway, so a counter that cannot lose anything in between may be looked at seldom."""
+    anyway, so a counter that cannot lose anything in between may be looked at seldom.
+
+    `prompt` where a look is a few system calls that wait for no device and no other process: it may be taken by
+    whoever needs one, on an event loop too, which costs a fifth of having a thread take it."""
 
     interval_ns: int
+    prompt: bool
 
     def domains(self) -> Sequence[Domain]: ...
 
     def read(self) -> Sequence[Reading]:
-        """One reading per domain, now. May block; only ever called from the meter thread. Raises nothing for a device
-        that is missing or refuses: that is a Reading with a reason."""
+        """One reading per domain, now. Asked by one thread at a time, and only ever by the meter thread where it may
+        block. Raises nothing for a device that is missing or refuses: that is a Reading with a reason."""
         ...
 
     def close(self) -> None: ...

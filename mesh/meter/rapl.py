@@ -62,6 +62,7 @@ class RaplMeter:
     whose readings carry the reason. Raises MeterError for a boundary that nobody knows."""
 
     interval_ns = 100_000_000  # a wrap that cannot be told is half a minute away
+    prompt = True  # the kernel keeps the counters, and says them without waiting
 
     def __init__(
         self,

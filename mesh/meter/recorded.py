@@ -120,6 +120,7 @@ class RecordedMeter:
     """
 
     interval_ns = 50_000_000
+    prompt = False
 
     def __init__(self, log: MeterLog, *, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._log = log

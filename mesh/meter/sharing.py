@@ -6,7 +6,7 @@ putting them in order does.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mesh.meter.protocol import Domain
@@ -25,11 +25,12 @@ class Row:
 
 @dataclass(slots=True)
 class Counter:
-    """What one domain counted; `place` is its own in its pool. Raises SchemaError where no receipt could hold the
-    domain's names."""
+    """What one domain counted; `place` is its own in its pool, `number` among all counters. Raises SchemaError where no
+    receipt could hold the domain's names."""
 
     domain: Domain
     place: int
+    number: int
     row: Row | None = None  # None until the first good reading
     last_ns: int = 0
     each: int = 0  # microjoules that a serve active since the beginning would hold, remainders aside
@@ -67,15 +68,20 @@ class Counter:
             pool.lasted = True
         if self.moved:
             row.unattributed_uj += delta
-        elif not pool.active:
+        elif not pool.sharers:
             row.idle_uj += delta
         else:
-            quotient, remainder = divmod(delta, len(pool.active))
+            quotient, remainder = divmod(delta, pool.sharers)
             self.each += quotient
             if remainder:
-                pool.give(self.place, remainder)
+                pool.give(self.number, remainder)
         row.last_uj = uj
         self.seen(at_ns)
+
+    def held_uj(self, start: Start, extra: Extra) -> int:
+        """What one who began there holds of it."""
+        held_uj = self.each - start.each[self.place]
+        return held_uj if extra is None else held_uj + extra[self.number]
 
     def seen(self, at_ns: int) -> None:
         self.last_ns = max(self.last_ns, at_ns)
@@ -84,9 +90,10 @@ class Counter:
 
 
 class Start:
-    """A pool's sums as of a reading, in the order of its counters: all that is known of a serve that began there, and
-    the same for all who did. `crowd` is where in the pool's list of crowds their own begin; `guarded` where one came
-    to counters that had rested. `faults` are those of counters that could not be read, None where there were none."""
+    """A pool's sums as of a reading, in the order of its counters: all that is known there of a serve that began then,
+    and the same for all who did. `crowd` is where in the pool's list of crowds their own begin; `guarded` where one
+    came to counters that had rested. `faults` are those of counters that could not be read, None where there were
+    none."""
 
     __slots__ = ("crowd", "each", "faults", "gap_ns", "guarded", "ns", "uj")
 
@@ -105,150 +112,6 @@ class Start:
         self.crowd = pool.crowds
 
 
-# Where a serve began, and what remainders gave it beside, by counter.
-Share = tuple[Start, tuple[int, ...] | None]
-
-
-class Pool:
-    """Counters that count the same engines, so that the same serves share each of them, and those serves. `told` are
-    the figures given at the present reading by where their serves began; all pools have it in common."""
-
-    def __init__(self, counters: Sequence[Counter], told: dict[tuple[Share, ...], Energy]) -> None:
-        self.counters = counters
-        self.active: dict[bytes, Start] = {}
-        self.extra: dict[bytes, list[int]] = {}  # what remainders gave to some of them, by counter
-        self.fault = counters[0].fault  # the first one that there is, where a counter could not be read
-        self.resolution_ns = max(counter.domain.resolution_ns for counter in counters)
-        self.modelled = any(counter.domain.modelled for counter in counters)
-        self.last_ns = 0  # the latest of its counters' readings
-        self.lasted = False  # whether the reading that is being taken came later than the one before, or counted more
-        # How many shared it, noted whenever they did so for a while: counted through, and of those only the ones that
-        # no later one reached, so that the most since any point is the first at or after it.
-        # `_crowd_new`: somebody came since the latest one, so that the next is not just what is left of it.
-        # `_together`: how many came between two readings to share it, where that is yet to be noted; it is before
-        # anybody leaves.
-        self.crowds = 0
-        self._crowd_new = False
-        self._together = 0
-        self._crowd_at: list[int] = []
-        self._crowd_of: list[int] = []
-        self._busy_until_ns: int | None = None
-        self._order: list[bytes] | None = None  # the active ones sorted, where nobody came or went since they were
-        self._start: Start | None = None  # where those who come now begin
-        self._told = told
-
-    def join(self, serve_id: bytes, between: bool) -> None:
-        """Count a serve as active from the latest reading on; `between` where it came after that."""
-        if self._together and not between:
-            self.note_crowd(self._together)  # those were so without it
-        active, start = self.active, self._start
-        if not active and self._rested():
-            start = Start(self, guarded=True)
-        elif start is None:
-            start = self._start = Start(self)
-        active[serve_id] = start
-        self._order = None
-        self._crowd_new = True
-        if between and len(active) > 1:
-            self._together = len(active)
-        if self.fault is not None:
-            self._move()
-
-    def _rested(self) -> bool:
-        busy_until_ns = self._busy_until_ns
-        return busy_until_ns is None or all(
-            counter.last_ns - busy_until_ns >= counter.domain.resolution_ns for counter in self.counters
-        )
-
-    def _move(self) -> None:
-        for counter in self.counters:
-            if counter.fault is not None:
-                counter.moved = True
-
-    def leave(self, serve_id: bytes, until_ns: int, between: bool) -> Share:
-        """What it held. `until_ns` is when it ended; `between` where that was after the latest reading, until when it
-        was company."""
-        if self._crowd_new and between and len(self.active) > 1:
-            self.note_crowd(len(self.active))
-        elif self._together:
-            self.note_crowd(self._together)
-        start = self.active.pop(serve_id)
-        extra = self.extra.pop(serve_id, None) if self.extra else None
-        self._order = None
-        self._busy_until_ns = until_ns if until_ns > self.last_ns else self.last_ns
-        if self.fault is not None:
-            self._move()
-        return start, None if extra is None else tuple(extra)
-
-    def give(self, place: int, remainder: int) -> None:
-        """One more microjoule of the counter there to so many of the active ones, the lowest serve ids first."""
-        if self._order is None:
-            self._order = sorted(self.active)
-        extra, nothing = self.extra, [0] * len(self.counters)
-        for serve_id in self._order[:remainder]:
-            if serve_id not in extra:
-                extra[serve_id] = nothing.copy()
-            extra[serve_id][place] += 1
-
-    def held_uj(self, share: Share) -> list[int]:
-        """What it comes to by counter."""
-        start, extra = share
-        held = [counter.each - each for counter, each in zip(self.counters, start.each, strict=True)]
-        return held if extra is None else [uj + more for uj, more in zip(held, extra, strict=True)]
-
-    def all_held_uj(self) -> list[int]:
-        """What those who are active hold together, by counter."""
-        return [
-            counter.each * len(self.active)
-            - sum([start.each[place] for start in self.active.values()])
-            + sum([extra[place] for extra in self.extra.values()])
-            for place, counter in enumerate(self.counters)
-        ]
-
-    def end_epoch(self) -> None:
-        """Those who are active hold nothing in the new one, and will have no figure."""
-        ended = Start(self, fault="epoch-ended")
-        self.active = dict.fromkeys(self.active, ended)
-        self.extra.clear()
-
-    def turn(self) -> None:
-        """A reading was taken of every counter, good or not."""
-        if self._crowd_new and self.lasted and (sharers := len(self.active)) > 1:
-            self.note_crowd(sharers)
-        elif self._together:
-            self.note_crowd(self._together)
-        self.lasted = False
-        self._start = None
-        self.fault = None
-        for counter in self.counters:
-            counter.turn()
-            if counter.last_ns > self.last_ns:
-                self.last_ns = counter.last_ns
-            if self.fault is None:
-                self.fault = counter.fault
-
-    def note_crowd(self, count: int) -> None:
-        """So many, two or more, were active together for more than an instant."""
-        of, at = self._crowd_of, self._crowd_at
-        while of and of[-1] <= count:
-            of.pop()
-            at.pop()
-        of.append(count)
-        at.append(self.crowds)
-        self.crowds += 1
-        self._crowd_new = False
-        self._together = 0
-        self._start = None
-        self._told.clear()
-
-    def peak_since(self, crowd: int) -> int:
-        """The most sharers at once since there, at least one."""
-        if crowd == self.crowds:
-            return 1
-        place = bisect_left(self._crowd_at, crowd)
-        return self._crowd_of[place] if place < len(self._crowd_of) else 1
-
-
 class Cover:
     """The pools that count one engine's work. `places` are their counters in the order of the domains' names, each with
     its pool's place here. `slack_ns` is how old the latest reading may be to stand for one taken now, -1 where none
@@ -263,3 +126,176 @@ class Cover:
         resolutions = [counter.domain.resolution_ns for _, counter in places]
         self.slack_ns = min(resolutions, default=0) // 4 or -1
         self.twice_ns = 2 * max(resolutions, default=0)  # below which a window resolves nothing
+
+
+class Beginning:
+    """Where serves of one cover began: a start in each of its pools."""
+
+    __slots__ = ("cover", "starts")
+
+    def __init__(self, cover: Cover, starts: Sequence[Start]) -> None:
+        self.cover = cover
+        self.starts = starts
+
+
+# Whole microjoules that remainders gave a serve beside, by the counters' numbers; None where they gave it nothing.
+Extra = tuple[int, ...] | None
+
+
+class Moment:
+    """What is the same for all who come or go at one reading, for as long as their company is. `beginnings`: where
+    those begin who come between this reading and the next. `told`: the figures given, by where those who have them
+    began and what they hold beside; of no pool whose next crowd is not noted yet."""
+
+    __slots__ = ("beginnings", "told")
+
+    def __init__(self) -> None:
+        self.beginnings: dict[Cover, Beginning] = {}
+        self.told: dict[tuple[Beginning, Extra], Energy] = {}
+
+    def over(self) -> None:
+        self.beginnings.clear()
+        self.told.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """Who is there: all serves, each with when and where it began, and what remainders gave some of them, where to
+    others they gave `nothing`; `moment` is what they have in common."""
+
+    nothing: tuple[int, ...]
+    serves: dict[bytes, tuple[int, Beginning]] = field(default_factory=dict)
+    extras: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
+    moment: Moment = field(default_factory=Moment)
+
+
+class Pool:
+    """Counters that count the same engines, so that the same serves share each of them: `sharers` many of those who
+    are `present` anywhere."""
+
+    def __init__(self, counters: Sequence[Counter], present: Present) -> None:
+        self.counters = counters
+        self.sharers = 0
+        self.fault = counters[0].fault  # the first one that there is, where a counter could not be read
+        self.resolution_ns = max(counter.domain.resolution_ns for counter in counters)
+        self.modelled = any(counter.domain.modelled for counter in counters)
+        self.last_ns = 0  # the latest of its counters' readings
+        self.lasted = False  # whether the reading that is being taken came later than the one before, or counted more
+        # How many shared it, noted whenever they did so for a while: counted through, and of those only the ones that
+        # no later one reached, so that the most since any point is the first at or after it.
+        # `crowd_new`: somebody came since the latest one, so that the next is not just what is left of it.
+        # `crowd_between`: somebody came between two readings, and is company from then on.
+        self.crowds = 0
+        self.crowd_new = False
+        self.crowd_between = False
+        self._crowd_at: list[int] = []
+        self._crowd_of: list[int] = []
+        self._busy_until_ns: int | None = None
+        self._order: list[bytes] | None = None  # the sharers sorted, while a reading is divided
+        self._present = present
+
+    def join(self, between: bool) -> Start:
+        """Count one more from the latest reading on; `between` where it came after that. Where it began."""
+        if self.crowd_between and not between:
+            self._met()  # those were so without it
+        start = Start(self, guarded=not self.sharers and self._rested())
+        self.sharers += 1
+        self.crowd_new = True
+        self.crowd_between = between
+        if self.fault is not None:
+            self._move()
+        return start
+
+    def _rested(self) -> bool:
+        busy_until_ns = self._busy_until_ns
+        return busy_until_ns is None or all(
+            counter.last_ns - busy_until_ns >= counter.domain.resolution_ns for counter in self.counters
+        )
+
+    def _move(self) -> None:
+        for counter in self.counters:
+            if counter.fault is not None:
+                counter.moved = True
+
+    def leave(self, until_ns: int, between: bool) -> None:
+        """One of them has ended. `until_ns` is when; `between` where that was after the latest reading, until when it
+        was company."""
+        sharers = self.sharers
+        if self.crowd_new and sharers > 1 and (between or self.crowd_between):
+            self.note_crowd(sharers)
+        self.sharers = sharers - 1
+        if sharers == 1:
+            self.rest(until_ns)
+        if self.fault is not None:
+            self._move()
+
+    def rest(self, since_ns: int) -> None:
+        """The last of them has ended."""
+        self._busy_until_ns = since_ns if since_ns > self.last_ns else self.last_ns
+
+    def give(self, number: int, remainder: int) -> None:
+        """One more microjoule of that counter to so many of the sharers, the lowest serve ids first."""
+        if self._order is None:
+            self._order = sorted(self._ids())
+        extras, nothing = self._present.extras, self._present.nothing
+        raised: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for serve_id in self._order[:remainder]:
+            held = extras.get(serve_id, nothing)
+            if held not in raised:
+                raised[held] = *held[:number], held[number] + 1, *held[number + 1 :]
+            extras[serve_id] = raised[held]
+
+    def _ids(self) -> Iterable[bytes]:
+        serves = self._present.serves
+        if self.sharers == len(serves):
+            return serves
+        return [serve_id for serve_id, (_, beginning) in serves.items() if self in beginning.cover.pools]
+
+    def all_held_uj(self) -> list[int]:
+        """What the sharers hold together, by counter."""
+        together = [0] * len(self.counters)
+        for serve_id, (_, beginning) in self._present.serves.items():
+            extra = self._present.extras.get(serve_id)
+            for pool, start in zip(beginning.cover.pools, beginning.starts, strict=True):
+                if pool is self:
+                    for counter in self.counters:
+                        together[counter.place] += counter.held_uj(start, extra)
+        return together
+
+    def turn(self) -> None:
+        """A reading was taken of every counter, good or not."""
+        if self.crowd_new and (self.lasted or self.crowd_between):
+            self._met()
+        self.crowd_between = False
+        self.lasted = False
+        self.fault = None
+        self._order = None
+        for counter in self.counters:
+            counter.turn()
+            if counter.last_ns > self.last_ns:
+                self.last_ns = counter.last_ns
+            if self.fault is None:
+                self.fault = counter.fault
+
+    def _met(self) -> None:
+        if self.sharers > 1:
+            self.note_crowd(self.sharers)
+
+    def note_crowd(self, count: int) -> None:
+        """So many, two or more, were active together for more than an instant."""
+        of, at = self._crowd_of, self._crowd_at
+        while of and of[-1] <= count:
+            of.pop()
+            at.pop()
+        of.append(count)
+        at.append(self.crowds)
+        self.crowds += 1
+        self.crowd_new = self.crowd_between = False
+        self._present.moment.over()
+
+    def peak_since(self, crowd: int) -> int:
+        """The most sharers at once since there, at least one."""
+        if crowd == self.crowds:
+            return 1
+        place = bisect_left(self._crowd_at, crowd)
+        return self._crowd_of[place] if place < len(self._crowd_of) else 1

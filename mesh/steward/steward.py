@@ -244,10 +244,11 @@ class Steward:
         if first is not None:
             return Repeated(first)
         recorder = Recorder(sink, request.max_tokens)
-        await self._metering.begin(serve_id, engine.recipe_id)
+        if not self._metering.begin_nowait(serve_id, engine.recipe_id):
+            await self._metering.begin(serve_id, engine.recipe_id)
         served = await run(engine, request, prompt, recorder, options)
         recorder.closed = True
-        energy = await self._metering.end(serve_id)
+        energy = self._metering.end_nowait(serve_id) or await self._metering.end(serve_id)
         ended_ns = max(self._clock_ns(), started_ns)
         delivered = await sink.settle()
         judgement = judge(

@@ -86,6 +86,7 @@ class Moving:
     """A meter that counted a joule whenever it is looked at."""
 
     interval_ns = 10**9
+    prompt = False
 
     def __init__(self) -> None:
         self._uj = 0

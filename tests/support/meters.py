@@ -21,6 +21,7 @@ class SteadyMeter:
     """A lamp: it draws the same all the time, `uj_per_us` microjoules in a microsecond, for the backend `recipe_id`."""
 
     interval_ns = 20_000_000
+    prompt = False
 
     def __init__(self, recipe_id: str, uj_per_us: int) -> None:
         self._domain = Domain(f"lamp:{recipe_id}", "lamp", 1, frozenset({recipe_id}), modelled=True)
@@ -59,9 +60,17 @@ class HandMeter:
 
     interval_ns = 50 * MS
 
-    def __init__(self, read: Callable[[], Sequence[Reading]], *, resolution_ns: int = MS) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Sequence[Reading]],
+        *,
+        resolution_ns: int = MS,
+        prompt: bool = False,
+        modelled: bool = True,
+    ) -> None:
         self._read = read
-        self._domain = Domain("hand", "by-hand", resolution_ns, None, modelled=True)
+        self.prompt = prompt
+        self._domain = Domain("hand", "by-hand", resolution_ns, None, modelled=modelled)
         self.closed = False
         self.threads: set[str] = set()
 
