@@ -200,9 +200,9 @@ def _comparison(library: str, requirement: str, bound: float, what: str, boundar
         peer=what,
         goal=Goal("<=", bound),
         sides=partial(_sides, library=library, requirement=requirement, boundary=boundary),
-        limit="a beginning, an end and a seal are eighty steps of Python with two locks and four clocks, 2.6 us where the"
-        " machine is quick and 4.6 where it is slow, and two or three readings with their division and figures are the"
-        " rest (WINDOWS.md)",
+        limit="a beginning, an end and a seal are eighty steps of Python with two locks and four clocks, 2.6 us where"
+        " the machine is quick and 4.6 where it is slow, and two or three readings with their division and figures are"
+        " the rest (WINDOWS.md)",
     )
 
 

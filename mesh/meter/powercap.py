@@ -137,9 +137,15 @@ def number(path: Path) -> tuple[int | None, str | None]:
     return (int(text), None) if text.isascii() and text.isdigit() else (None, "meter-unreadable")
 
 
+def opened(path: Path) -> int:
+    """A descriptor of a file of the tree. Raises OSError. A pipe in its place, which nobody writes to, is not waited
+    for: it has nothing to say at once, and no place to read at."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
 def _text(path: Path) -> tuple[str | None, str | None]:
     try:
-        with path.open("rb") as file:
+        with open(opened(path), "rb") as file:
             return file.read(MAX_FILE_BYTES).decode("ascii").strip(), None
     except OSError as e:
         return None, fault_of(e)

@@ -20,7 +20,18 @@ from mesh.errors import MeterError
 from mesh.meter.clock import SUSPENDED_NS, boottime_beside
 from mesh.meter.finding import Finding
 from mesh.meter.observing import STILL_NS, observed_intervals
-from mesh.meter.powercap import BOUNDARIES, MAX_FILE_BYTES, POWERCAP, Counted, Passed, Zone, choose, fault_of, look
+from mesh.meter.powercap import (
+    BOUNDARIES,
+    MAX_FILE_BYTES,
+    POWERCAP,
+    Counted,
+    Passed,
+    Zone,
+    choose,
+    fault_of,
+    look,
+    opened,
+)
 from mesh.meter.protocol import Domain, Reading
 
 # How fast a counter can go round: several times what any package draws, and what a board with its cards may.
@@ -141,7 +152,7 @@ class _Counter:
         """Raises OSError, ValueError."""
         try:
             if self.descriptor is None:
-                self.descriptor = os.open(self.zone.energy, os.O_RDONLY | os.O_CLOEXEC)
+                self.descriptor = opened(self.zone.energy)
             text = os.pread(self.descriptor, MAX_FILE_BYTES, 0)
             if not text.strip().isdigit():
                 raise ValueError("not a number")

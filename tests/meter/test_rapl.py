@@ -287,6 +287,24 @@ def test_zone_that_goes_away_is_a_reason_and_may_come_back(tmp_path: Path) -> No
     host.meter.close()
 
 
+def test_pipe_in_the_place_of_a_counter_is_a_reason_and_is_not_waited_for(tmp_path: Path) -> None:
+    path = zone(tmp_path, "intel-rapl:0", "package-0")
+    meter = RaplMeter(tmp_path, observe_ns=1)
+    assert meter.read()[0].reason is None
+    (path / "energy_uj").unlink()
+    os.mkfifo(path / "energy_uj")
+    meter.read()  # of the file that was open
+    meter.close()
+    assert [reading.reason for reading in meter.read()] == ["meter-unreadable"]
+    meter.close()
+    assert no_meter(tmp_path)[0] == "meter-unreadable"
+    for file in ("energy_uj", "name"):
+        (path / file).unlink()
+    os.mkfifo(path / "name")
+    os.mkfifo(path / "energy_uj")
+    assert no_meter(tmp_path)[0] == "no-package"
+
+
 def test_domains_name_their_boundary_and_their_engines(tmp_path: Path) -> None:
     two_sockets(tmp_path)
     meter = RaplMeter(tmp_path, engines=frozenset({"m"}), observe_ns=1)
