@@ -1,8 +1,9 @@
-"""The one thread that reads the meters, and what serves see of it.
+"""The readings of the meters, and what serves see of them.
 
 A serve's beginning and end each need a reading taken after they were asked for, or one so fresh that it stands for one
-(see `allocation`). Whoever asks while the thread is busy waits for the same next reading, so many serves cost few
-readings; whoever finds a fresh one waits for nothing. Nothing in here reads a meter on an event loop.
+(see `allocation`). Whoever finds a fresh one waits for nothing. Where all meters are prompt, whoever finds a stale one
+takes another; else a thread of its own does, and whoever asks while it is busy waits for the same next reading, so that
+many serves cost few readings and no event loop ever waits for a driver.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from mesh.meter.allocation import Allocation, Counted, EpochTotals
-from mesh.meter.asking import LATE, Answer, Ask, Figure, deliver, resolve
+from mesh.meter.asking import LATE, Ask, Figure, deliver, resolve
 from mesh.meter.clock import boottime_beside
 from mesh.meter.figure import absent
+from mesh.meter.guards import Guards
 from mesh.meter.looking import Look, TooLate
 from mesh.meter.meters import Meters
 from mesh.meter.protocol import EnergyMeter, Reading
@@ -68,7 +70,7 @@ class Metering:
         self._reading_since: float | None = None
         self._thread: threading.Thread | None = None
         self._thread_ended = False
-        self._guarding: list[Ask] = []  # the thread's own: ends that wait for their guard interval
+        self._guards = Guards(self._allocation)  # the thread's own
         self._ticked_ns = -math.inf  # when the latest reading began, by the clock that runs on while the machine sleeps
         self._stirred = False  # whether the thread knows of a serve, or has been woken for one
         self._covers: dict[str, Cover] = {}  # by engine
@@ -114,7 +116,7 @@ class Metering:
         try:
             # A guard interval that this breaks is somebody's answer that waits no longer: the thread has to know. It
             # sets what it guards with the books held.
-            if self._guarding or not self._allocation.begin(serve_id, cover, now_ns, True):
+            if self._guards.waiting or not self._allocation.begin(serve_id, cover, now_ns, True):
                 return False
         finally:
             books.release()
@@ -135,7 +137,7 @@ class Metering:
         try:
             if cover.slack_ns > 0 and await self._seen(cover.slack_ns):
                 with self._books:  # that reading was taken since this was asked: it need not be fresh any more
-                    begun = not self._guarding and self._allocation.begin(serve_id, cover, now_ns, True)
+                    begun = not self._guards.waiting and self._allocation.begin(serve_id, cover, now_ns, True)
                 if begun:
                     if not self._stirred:
                         self._stir()
@@ -356,7 +358,7 @@ class Metering:
                     self._reading_since = None
                     with self._books:
                         self._take(boot_ns, readings)
-                        done = self._settle(asks, now_ns)
+                        done = self._guards.settle(asks, now_ns)
                         # whoever asked may be about to begin
                         self._stirred = bool(asks) or len(self._allocation) > 0
                 asks = []
@@ -368,54 +370,10 @@ class Metering:
             with self._wake:
                 asks += self._asks
                 self._asks = []
-            deliver([(ask.future, None) for ask in (*asks, *self._guarding) if ask.future is not None])
+            deliver([(ask.future, None) for ask in (*asks, *self._guards.waiting) if ask.future is not None])
 
     def _pause_s(self, read_at: float) -> float:
         busy = self._stirred or len(self._allocation) > 0
         pause = read_at + (self._interval_s if busy else max(self._interval_s, IDLE_INTERVAL_S)) - time.monotonic()
-        for ask in self._guarding:
-            pause = min(pause, (ask.guard_until_ns - self._now_ns()) / 1e9)
-        return max(0.0, pause)
-
-    def _settle(self, asks: list[Ask], now_ns: int) -> list[Answer]:
-        """Apply what was asked, in the order it was asked, to the reading just taken."""
-        allocation = self._allocation
-        done: list[Answer] = []
-
-        def finish(ask: Ask, *, guarded: bool) -> None:
-            if ask.serve_id in allocation:
-                energy = allocation.end(ask.serve_id, ask.at_ns, keep=ask.keep, guarded=guarded)
-            else:
-                energy = absent("abandoned")
-            if ask.future is not None:
-                done.append((ask.future, energy))
-
-        # Before anything new begins: whoever begins at this reading came after the guard interval.
-        waiting = []
-        for ask in self._guarding:
-            if now_ns >= ask.guard_until_ns:
-                finish(ask, guarded=True)
-            else:
-                waiting.append(ask)
-        for ask in asks:
-            if ask.what == "look":
-                if ask.future is not None:
-                    done.append((ask.future, None))
-            elif ask.what == "begin":
-                if ask.serve_id not in allocation and ask.cover is not None:
-                    allocation.begin(ask.serve_id, ask.cover, ask.at_ns)
-                if ask.future is not None:
-                    done.append((ask.future, None))
-            elif ask.what == "discard":
-                allocation.discard(ask.serve_id, ask.at_ns)
-            else:
-                ask.guard_until_ns = now_ns + (allocation.guard_ns(ask.serve_id) if ask.keep else 0)
-                waiting.append(ask)
-        self._guarding = []
-        for ask in waiting:
-            # Nobody waits for a claim that cannot be made any more.
-            if now_ns < ask.guard_until_ns and allocation.guard_ns(ask.serve_id):
-                self._guarding.append(ask)
-            else:
-                finish(ask, guarded=False)
-        return done
+        guarded = self._guards.pause_s(self._now_ns())
+        return max(0.0, pause if guarded is None else min(pause, guarded))

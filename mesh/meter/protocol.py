@@ -1,6 +1,6 @@
 """What the mesh asks of a meter: cumulative counters per domain, and nothing else.
 
-A meter knows no serves, no tokens and no prices. It is read by one thread; `Metering` is that thread's owner. What a
+A meter knows no serves, no tokens and no prices. It is read by one thread at a time, which `Metering` sees to. What a
 counter cannot say is said by a reason, a short token such as `permission-denied`: never by 0, and never by a guess in
 the place of a reading.
 """

@@ -170,7 +170,7 @@ def test_serve_alone_waits_for_its_guard_interval_all_the_same() -> None:
             assert metering.end_nowait(A) is None
             assert len(counter.looks) == looks  # one taken now would not help it
             ending = asyncio.ensure_future(metering.end(A))
-            while not metering._guarding:
+            while not metering._guards.waiting:
                 await asyncio.sleep(0)
             counter.clock.at_ns += RESOLUTION_NS
             with metering._wake:
