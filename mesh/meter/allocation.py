@@ -206,7 +206,7 @@ class Allocation:
         energy = figure(beginning, extra, span_ns, self._epoch, guarded) if keep else absent("abandoned", span_ns)
         if energy.uj is not None:
             self._unsealed[serve_id] = energy
-            if not guarded and energy.covered_ns is None:
+            if not guarded and energy.covered_ns is None and not any(pool.crowd_new for pool in cover.pools):
                 self._moment.told[beginning, extra] = energy
             return energy
         for pool, start in zip(cover.pools, beginning.starts, strict=True):

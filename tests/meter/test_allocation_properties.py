@@ -42,6 +42,7 @@ class Books(RuleBasedStateMachine):
         super().__init__()
         epochs = itertools.count(1)
         self.allocation = Allocation(DOMAINS, lambda: next(epochs).to_bytes(16, "big"))
+        self.covers = {recipe: self.allocation.cover(recipe) for recipe in RECIPES}
         self.now = 0
         self.counts = dict.fromkeys(NAMES, 1000)
         self.seen: dict[tuple[bytes, str], tuple[int, int]] = {}  # first and last reading of an epoch
@@ -88,7 +89,7 @@ class Books(RuleBasedStateMachine):
     def begin(self, low: bytes, on: str) -> bytes:
         self.serves += 1
         serve = low + self.serves.to_bytes(15, "big")
-        self.allocation.begin(serve, self.allocation.cover(on), self.now)
+        self.allocation.begin(serve, self.covers[on], self.now)
         return serve
 
     @rule(target=running, low=st.binary(min_size=1, max_size=1), on=st.sampled_from(RECIPES))
@@ -96,9 +97,9 @@ class Books(RuleBasedStateMachine):
         """The Metering's other way in; where the latest reading was no good it takes the first."""
         self.serves += 1
         serve = low + self.serves.to_bytes(15, "big")
-        if not self.allocation.begin(serve, self.allocation.cover(on), self.now, between=True):
+        if not self.allocation.begin(serve, self.covers[on], self.now, between=True):
             assert serve not in self.allocation
-            self.allocation.begin(serve, self.allocation.cover(on), self.now)
+            self.allocation.begin(serve, self.covers[on], self.now)
         return serve
 
     @rule(target=ended, serve=consumes(running), keep=st.booleans(), later=st.integers(0, 6))

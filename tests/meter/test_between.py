@@ -23,9 +23,10 @@ def at(ms: int, **counts: int) -> list[Reading]:
 def between(allocation: Allocation, *steps: tuple[str, bytes, int]) -> dict[bytes, Any]:
     """Beginnings and ends between two ticks, each at its instant in milliseconds."""
     told: dict[bytes, Any] = {}
+    cover = allocation.cover("m")  # one for all, as a Metering has it
     for what, serve, ms in steps:
         if what == "begin":
-            assert allocation.begin(serve, allocation.cover("m"), ms * MS, between=True)
+            assert allocation.begin(serve, cover, ms * MS, between=True)
         else:
             told[serve] = allocation.end_between(serve, ms * MS)
     return told
@@ -212,3 +213,16 @@ def test_span_that_one_of_two_counters_does_not_resolve_is_not_told_as_the_longe
     told = between(allocation, ("end", B, 82), ("end", C, 83))
     assert (told[B].uj, told[B].span_ns) == (600, 81 * MS)
     assert (told[C].reason, told[C].span_ns) == ("span-under-resolution", 79 * MS)
+
+
+def test_company_that_came_at_the_reading_at_which_another_ended_is_in_the_next_ones_figure() -> None:
+    allocation, others = books(), [bytes([n]) * 16 for n in (7, 8)]
+    allocation.tick(at(0, gpu0=0))
+    between(allocation, ("begin", A, 1), ("begin", B, 1), ("begin", C, 1))
+    allocation.tick(at(100, gpu0=900_000))
+    for other in others:
+        allocation.begin(other, allocation.cover("m"), 100 * MS)
+    b = allocation.end(B, 100 * MS, guarded=False)
+    told = between(allocation, ("end", C, 102))  # with A and the two, for a while
+    assert (b.uj, b.peak_sharers) == (300_000, 3)
+    assert (told[C].uj, told[C].peak_sharers) == (300_000, 4)
