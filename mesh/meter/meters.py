@@ -11,7 +11,7 @@ from mesh.meter.clock import Sleep
 from mesh.meter.protocol import Domain, EnergyMeter, Reading
 
 SLOW_NS = 5_000_000  # what an event loop stands still for without anybody noticing
-SLOW_IN_A_ROW = 3  # one may be the machine's doing
+SLOW_IN_A_ROW = 10  # a few are the doing of other threads, or of a machine that is busy
 
 _log = logging.getLogger(__name__)
 
