@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +22,9 @@ from mesh.meter.nvml import NvmlMeter
 from mesh.meter.protocol import EnergyMeter, Reading
 from mesh.meter.rapl import RaplMeter
 from mesh.meter.recorded import RecordedMeter
+from mesh.schema.checkpoint import DomainTotals
+from mesh.schema.energy import Energy
+from tests.meter.powercap_tree import two_sockets
 from tests.support.meters import MS, Clock, HandMeter, recorded_gpu
 
 A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
@@ -226,3 +233,66 @@ def test_serve_that_never_began_has_nothing_to_end() -> None:
 def test_only_counters_that_the_kernel_keeps_are_prompt() -> None:
     assert RaplMeter.prompt
     assert not any(meter.prompt for meter in (NvmlMeter, CpuTimeMeter, RecordedMeter))
+
+
+def test_books_add_up_at_every_look_while_serves_come_and_go_over_a_real_tree(tmp_path: Path) -> None:
+    two_sockets(tmp_path)
+    metering = Metering([RaplMeter(tmp_path, observe_ns=2 * MS)])  # they stand yet, so that this is their resolution
+    metering.start()
+    receipts: dict[str, int] = defaultdict(int)
+    sealing, over = threading.Lock(), threading.Event()
+    wrong: list[DomainTotals] = []
+
+    def turn() -> None:
+        files = [os.open(path, os.O_WRONLY) for path in sorted(tmp_path.rglob("energy_uj"))]
+        for uj in itertools.count(10**8, 15_013):
+            for file in files:
+                os.pwrite(file, b"%012d\n" % uj, 0)
+            if over.wait(0.001):
+                break
+        for file in files:
+            os.close(file)
+
+    def look() -> None:
+        while not over.is_set():
+            with sealing:
+                wrong.extend(row for row in metering.totals().domains if not adds_up(row))
+
+    def adds_up(row: DomainTotals) -> bool:
+        told = row.idle_uj + row.unattributed_uj + row.open_uj + receipts[row.domain]
+        return row.last_uj - row.first_uj == told
+
+    async def serve(number: int) -> None:
+        serve_id = number.to_bytes(16, "big")
+        if not metering.begin_nowait(serve_id, "m"):
+            await metering.begin(serve_id, "m")
+        await asyncio.sleep(number % 4 * 3 / 1000)
+        if number % 11 == 0:
+            metering.discard(serve_id)
+            return
+        energy = metering.end_nowait(serve_id, keep=number % 13 > 0) or await metering.end(serve_id)
+        await asyncio.to_thread(seal, serve_id, energy)
+
+    def seal(serve_id: bytes, energy: Energy) -> None:
+        with sealing:
+            for source in energy.sources:
+                receipts[source.domain] += source.uj
+            metering.sealed(serve_id)
+
+    async def run() -> None:
+        for first in range(0, 1000, 50):
+            await asyncio.gather(*(serve(number) for number in range(first, first + 50)))
+
+    threads = [threading.Thread(target=work) for work in (turn, look)]
+    for thread in threads:
+        thread.start()
+    try:
+        asyncio.run(run())
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        metering.close()
+    assert not wrong
+    assert all(map(adds_up, metering.totals().domains))
+    assert min(receipts.values()) > 0
