@@ -176,6 +176,7 @@ class _Counter:
         if raw_uj != self.raw_uj or self.moved_ns is None:
             self.moved_ns = at_ns
         if at_ns - self.moved_ns >= STILL_NS:
+            self.close()  # another file may have come in the place of the one that is open
             return Reading(self.name, at_ns, None, "counter-still")
         return self._take(raw_uj, at_ns, boot_ns)
 

@@ -164,6 +164,19 @@ def test_counter_that_stands_still_is_no_measurement(tmp_path: Path) -> None:  #
     host.meter.close()
 
 
+def test_file_that_took_the_place_of_one_that_stands_is_found(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.after(0, 1000)
+    path = tmp_path / "intel-rapl:0" / "energy_uj"
+    path.rename(tmp_path / "gone")  # the meter holds it open
+    path.write_text("1500\n")
+    host.now_ns += 2 * S
+    assert [reading.reason for reading in host.meter.read()] == ["counter-still"]
+    host.now_ns += S
+    assert [reading.uj for reading in host.meter.read()] == [1500]
+    host.meter.close()
+
+
 def test_suspension_is_a_gap_and_a_counter_that_fell_in_it_is_a_reset(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.after(0, 1_000_000)
